@@ -20,17 +20,26 @@ from rollenv.agents.prompts.step import as_text
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.gguf import model_at
-from rollenv.hub import loading
+from rollenv.hub import loading, only_adapter
 
 with extra("train", "Running a model"):
     import torch
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from rollenv.agents.engines.local import LocalEngine
+    from rollenv.agents.engines.local import LocalEngine, generation_stops, longest_context
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclasses.dataclass(slots=True)
+class NoEngine:
+    """What a run needs to know of a model that another engine plays."""
+
+    stop: frozenset[int]
+    max_context: int
+    version: int = 0
 
 
 class LocalAgent(OwnsEngine, Agent):
@@ -38,9 +47,13 @@ class LocalAgent(OwnsEngine, Agent):
 
     Concurrent requests of all sessions are batched, and equal prompts are computed once. Token ids and
     log-probabilities are the sampled ones; responses are never tokenised again.
+
+    Args:
+        plays: False if the model is only trained here, which may then be of a kind that the local engine cannot run.
     """
 
-    engine: LocalEngine
+    engine: Any
+    """A :class:`~rollenv.agents.engines.local.LocalEngine`, or :class:`NoEngine`."""
 
     def __init__(
         self,
@@ -48,12 +61,17 @@ class LocalAgent(OwnsEngine, Agent):
         tokenizer: PreTrainedTokenizerBase,
         prompt: StepPrompt | ChatPrompt | None = None,
         sampling: Sampling | None = None,
+        *,
+        plays: bool = True,
     ):
         self.model, self.tokenizer = model, tokenizer
         self.prompt: StepPrompt | ChatPrompt = prompt or StepPrompt()
         self.sampling = sampling or Sampling()
         stop = stop_ids(tokenizer, chat=self._chats)
-        self.engine = LocalEngine(model, stop, decode=lambda ids: str(tokenizer.decode(ids)))
+        if plays:
+            self.engine = LocalEngine(model, stop, decode=lambda ids: str(tokenizer.decode(ids)))
+        else:
+            self.engine = NoEngine(stop | generation_stops(model.generation_config), longest_context(model.config))
         self._sessions = itertools.count()
         self._format: ChatFormat | None = None
         self._ids = Remembered(self._encode)
@@ -62,11 +80,12 @@ class LocalAgent(OwnsEngine, Agent):
         self._texts = Remembered(self._response_text.decode)
 
     @classmethod
-    def load(cls, path: str | Path, **sampling: Any) -> LocalAgent:
+    def load(cls, path: str | Path, *, plays: bool = True, **sampling: Any) -> LocalAgent:
         """Load a model and the prompt format saved with it.
 
         Args:
             path: model folder, GGUF file, or name on the hub.
+            plays: see the class.
         """
         path = model_at(str(path))
         prompt, drawing = saved_format(path, **sampling)
@@ -76,8 +95,10 @@ class LocalAgent(OwnsEngine, Agent):
             tokenizer = AutoTokenizer.from_pretrained(path, **how)
         except (OSError, ValueError, SafetensorError) as error:
             raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
+        if hasattr(model, "peft_config"):
+            raise UsageError(only_adapter(path))
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(model.to(device), tokenizer, prompt, drawing)
+        return cls(model.to(device), tokenizer, prompt, drawing, plays=plays)
 
     def save(self, path: str | Path) -> None:
         """Write weights, tokenizer and prompt format for transformers, vLLM and :meth:`load`."""

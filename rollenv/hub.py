@@ -61,11 +61,13 @@ def _error(name: str, kind: str, seconds: float) -> Exception | None:
 
 
 def check_model(path: str) -> None:
-    """Raise UsageError unless a path is a folder with a tokenizer, or has the form ``OWNER/NAME``; offline."""
+    """Raise UsageError unless a path is a folder of a whole model and a tokenizer, or reads ``OWNER/NAME``; offline."""
     folder = Path(path)
     if folder.is_file():
         raise UsageError(f"cannot load a model: {path!r} is a file; name the model's folder, or a file NAME.gguf")
     if folder.is_dir():
+        if (folder / "adapter_config.json").exists():
+            raise UsageError(only_adapter(path))
         if not any(file for pattern in _TOKENIZERS for file in folder.glob(pattern)):
             raise UsageError(
                 f"cannot load a model: the folder {path!r} holds no tokenizer (tokenizer.json); save it there too"
@@ -73,6 +75,15 @@ def check_model(path: str) -> None:
         return
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith("/"):
         raise UsageError(f"cannot load a model: there is no folder {path!r}, and a hub name reads OWNER/NAME")
+
+
+def only_adapter(path: str) -> str:
+    """Return the error for an adapter in place of a model."""
+    return (
+        f"{path!r} is a LoRA adapter, not a model: merge it into its model and name the result, with peft: "
+        "AutoPeftModelForCausalLM.from_pretrained(ADAPTER).merge_and_unload().save_pretrained(FOLDER), and the "
+        "tokenizer beside it. A checkpoint of rollenv is a whole model: name the folder above its adapter/"
+    )
 
 
 def loading(path: str) -> dict[str, Any]:

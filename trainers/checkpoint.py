@@ -107,11 +107,14 @@ def save(
     return final
 
 
-def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
+def load(folder: Path, *, plays: bool = True) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     """Load ``(agent, states by name, metadata with the iteration)`` of a checkpoint.
 
     The agent has the saved version number, and the optimizer's tensors are on the CPU. The states are empty if several
     ranks wrote them: see :mod:`rollenv.trainers.sharded_state`.
+
+    Args:
+        plays: whether the agent plays, see :class:`~rollenv.agents.local.LocalAgent`.
 
     Raises:
         CheckpointError: a file is missing, truncated or altered.
@@ -119,7 +122,7 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     _check_manifest(folder)
     try:
         about = json.loads((folder / "trainer.json").read_text())
-        state, agent = states_of(folder), LocalAgent.load(folder)
+        state, agent = states_of(folder), LocalAgent.load(folder, plays=plays)
         agent.version = int(about["version"])
     except RollenvError:
         raise

@@ -66,7 +66,7 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> TrainingRe
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         messages = ray.remote(_Messages).options(num_cpus=0, scheduling_strategy=here).remote()
         log_level = logging.getLogger("rollenv").getEffectiveLevel()
-        task = _Task(config, run.path.resolve(), registry.added_specs(), messages, log_level)
+        task = _Task(config, run.path.resolve(), registry.added_specs(), messages, log_level, Path.cwd())
         scratch = run.path.resolve() / "ray"
         backend = placement.backend
         if backend == "auto":
@@ -228,6 +228,8 @@ class _Task:
     environments: dict[str, EnvSpec]
     messages: Any
     log_level: int
+    launched_in: Path
+    """The folder that relative paths in the settings start from."""
 
 
 class _MessageHandler(logging.Handler):
@@ -263,6 +265,8 @@ def _train(task: _Task) -> None:
     from rollenv.trainers.trainer import Trainer
     from rollenv.trainers.worker_rank import run_worker_rank
 
+    if task.launched_in.is_dir():  # Ray's own is another; a machine without it has absolute paths at most
+        os.chdir(task.launched_in)
     registry.add_specs(task.environments)
     ranks = Ranks.joined(get_device()) if get_context().get_world_size() > 1 else ALONE
     threads = task.config.threads or max(1, len(os.sched_getaffinity(0)) // get_context().get_local_world_size())

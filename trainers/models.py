@@ -46,7 +46,7 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
             seed=config.seed,
             report=report,
         )
-    player = LocalAgent.load(config.model.path)
+    player = LocalAgent.load(config.model.path, plays=config.player.kind == "local")
     player.prompt, player.sampling = prompt, sampling
     return player
 
@@ -54,7 +54,7 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
 def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
     """Load the model of a role, "reference" or "teacher"."""
     if name == "teacher" and isinstance(config.distill, Teacher):
-        agent = LocalAgent.load(config.distill.path)
+        agent = LocalAgent.load(config.distill.path, plays=False)
     else:
         agent = initial_agent(config, wrappers, lambda *_: None)
     return initial_policy(config, agent, ALONE), agent.tokenizer.get_vocab()

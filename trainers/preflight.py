@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rollenv.agents.engines.local import check_layers
 from rollenv.agents.engines.routing import Routing
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
@@ -43,12 +44,18 @@ def preflight(config: TrainConfig) -> None:
     if here and placement.devices == "gpu" and not torch.cuda.is_available():
         raise UsageError("placement.devices=gpu: this machine has no GPU; name a cluster with placement.address")
     path, router, replayed = config.model.path, config.loss.router, config.loss.routing == "replay"
-    if (router or replayed) and Path(path).is_dir():
-        try:
+    if not Path(path, "config.json").is_file():  # the tiny model, a GGUF file or a name on the hub
+        return
+    model = None
+    try:
+        settings = AutoConfig.from_pretrained(path, local_files_only=True)
+        if router or replayed:
             with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, local_files_only=True))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
-        if (router and not experts_per_token(model)) or (replayed and not Routing(model).routers):
-            key = "loss.router" if router else "loss.routing=replay"
-            raise UsageError(f"{key} needs a mixture of experts, and {path} is none; leave it out")
+                model = AutoModelForCausalLM.from_config(settings)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
+    if config.player.kind == "local":
+        check_layers(settings)
+    if model and ((router and not experts_per_token(model)) or (replayed and not Routing(model).routers)):
+        key = "loss.router" if router else "loss.routing=replay"
+        raise UsageError(f"{key} needs a mixture of experts, and {path} is none; leave it out")

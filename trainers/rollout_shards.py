@@ -36,10 +36,11 @@ class Build:
 
     def __call__(self) -> RolloutManager:
         registry.add_specs(self.environments)
-        base_agent, rollout = LocalAgent.load(self.folder), self.config.rollout
+        rollout, player = self.config.rollout, self.config.player
+        base_agent = LocalAgent.load(self.folder, plays=player.kind == "local")
         base_agent.version = self.version
         return RolloutManager(
-            make_player(self.config.player, base_agent, self.folder),
+            make_player(player, base_agent, self.folder),
             new_workers(rollout.workers),
             limits=limits_of(rollout),
             max_concurrent=rollout.max_concurrent or None,

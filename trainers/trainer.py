@@ -38,6 +38,7 @@ from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.termination import Terminated, Termination
 from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
 
@@ -74,6 +75,8 @@ class Trainer:
         self.threads = CpuThreads(config.threads, sharers=2 if streams and not rollout.shards else 1)
         self.wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)
         self.begun: dict[str, float] = {}
+        self.termination = Termination()
+        self._to_save: dict[str, Any] = {}
         with contextlib.ExitStack() as stack:
             if config.placement.roles.used:
                 from rollenv.ray_calls import connected
@@ -82,7 +85,7 @@ class Trainer:
             self.rewards = _domain_rewards(config)
             with timed("begin", self.begun):
                 restored = restore(config, run, self.wrappers, self._report_warm_up, ranks)
-                run.cut_back(restored.iteration if restored else -1)
+                run.cut_back(restored.iteration - bool(restored.unlogged) if restored else -1)
                 self.rows = read_rows(run.metrics_file)
                 self.state = state = restored or begin(config, self.wrappers, self._report_warm_up, ranks)
             for part in (self.rewards, state.reference, state.teacher):
@@ -166,31 +169,59 @@ class Trainer:
 
         Raises:
             TrainingError: losses, gradients or weights are no longer finite.
+            Terminated: by SIGTERM, after saving a checkpoint. Episodes and evaluations under way are given up, an
+                update is finished.
         """
+        state, run = self.state, self.run
+        self._to_save = {**self.batches.state(), "unlogged": state.unlogged}
+        with self.termination.handled():
+            try:
+                return self._fit()
+            except KeyboardInterrupt:
+                if not self.termination.asked:
+                    raise
+                if not (run.checkpoints / f"step-{state.iteration:06d}").exists():
+                    state.save(run, self.config.keep_checkpoints, self._to_save)
+                raise Terminated from None
+
+    def _fit(self) -> TrainingResult:
         started, state, config = time.perf_counter(), self.state, self.config
-        if state.iteration == 0 or not self._evaluations():  # a resumed run's file may be damaged
+        if state.unlogged:  # by a run that was terminated in the evaluation
+            self._finish_iteration(state.unlogged)
+            state.unlogged = {}
+        if not self._evaluations():  # a resumed run's file may be damaged
             self._log(self._evaluate() | self.begun)
         if config.iterations == 0:
             self._save()
         while state.iteration < config.iterations:
             self.threads.adapt()
             metrics: dict[str, float] = {}
+            self._to_save = self.batches.state()
             with timed("collect", metrics, self.threads.own_processes), self._sharing_cores():
                 groups = self._collect(metrics)
-            with timed("update", metrics), self.batches.resting():
-                metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
-            with timed("publish", metrics):
-                self.batches.publish(state.policy)
-            state.iteration += 1
-            last = state.iteration == config.iterations
-            if last or state.iteration % config.eval.every == 0:
-                metrics |= self._evaluate()
-            self._log(metrics)
-            if last or state.iteration % config.checkpoint_every == 0:
-                self._save()
+            with self.termination.deferred():
+                with timed("update", metrics), self.batches.resting():
+                    metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
+                with timed("publish", metrics):
+                    self.batches.publish(state.policy)
+                state.iteration += 1
+                self._to_save = {**self.batches.state(), "unlogged": metrics}
+            self._finish_iteration(metrics)
         history = self._evaluations()
         last_checkpoint = str(checkpoint.checkpoints(self.run.checkpoints)[-1])
         return TrainingResult(history[0], history[-1], time.perf_counter() - started, last_checkpoint)
+
+    def _finish_iteration(self, metrics: dict[str, float]) -> None:
+        """Evaluate, log and save what is due after an update."""
+        iteration, config = self.state.iteration, self.config
+        last = iteration == config.iterations
+        if last or iteration % config.eval.every == 0:
+            metrics = metrics | self._evaluate()
+        with self.termination.deferred():
+            self._log(metrics)
+            self._to_save = self.batches.state()
+            if last or iteration % config.checkpoint_every == 0:
+                self._save()
 
     def _evaluations(self) -> list[dict[str, Any]]:
         return [row for row in self.rows if "eval/success" in row]

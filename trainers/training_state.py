@@ -27,7 +27,7 @@ from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import LogprobReader
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
-from rollenv.trainers.policies.lora import Lora, Unadapted, merged_weights
+from rollenv.trainers.policies.lora import Lora, Unadapted, merged_weights, wrapped_parameters
 from rollenv.trainers.policies.sharded import exact, sharded
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
@@ -61,6 +61,8 @@ class TrainingState:
     """The model's maximum number of tokens."""
     version: int = 0
     """Version of the player's weights."""
+    unlogged: dict[str, float] = field(default_factory=dict)
+    """Metrics of the checkpoint's iteration, if the run was terminated before they were logged."""
 
     @property
     def adapts(self) -> bool:
@@ -113,6 +115,7 @@ class TrainingState:
         if self.kl:
             self.kl.load_state_dict(about["kl"])
         self.iteration = int(about["iteration"])
+        self.unlogged = dict(about.get("unlogged", {}))
 
 
 def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> TrainingState:
@@ -151,9 +154,9 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     states: dict[str, Any] = {}
     about: dict[str, Any] = {}
     if isinstance(config.distill, Teacher) and ranks.first and not roles.teacher.actors:
-        teacher = LocalAgent.load(config.distill.path)
+        teacher = LocalAgent.load(config.distill.path, plays=False)
     if ranks.first and saved:
-        player, states, about = checkpoint.load(saved)
+        player, states, about = checkpoint.load(saved, plays=config.player.kind == "local")
 
     # The model. A checkpoint with adapters holds the merged model; its adapters are for the untrained one.
     if ranks.first and (player is None or lora):
@@ -170,6 +173,11 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
                 "teacher with the same tokenizer"
             )
     policy = initial_policy(config, player, ranks, share=config.shares_weights, lora=lora)
+    if config.played_rank and (inside := wrapped_parameters(policy.model)):
+        raise UsageError(
+            f"player.lora=adapter: {config.player.kind} cannot take the adapters of {next(iter(inside))}, a parameter "
+            "of experts or routers; take player.lora=merged, or model.lora.targets with attention layers only"
+        )
     if config.loss.router and not policy.scorer.experts_per_token:
         raise UsageError("loss.router does nothing: the model is not a mixture of experts; leave it out")
     if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):

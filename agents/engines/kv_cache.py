@@ -99,7 +99,9 @@ class BatchCache:
     def __init__(self, model: PreTrainedModel):
         self.model = model
         self._plan = _Plan()
-        self._cache = Cache(layers=[_Layer(self._plan) for _ in range(model.config.num_hidden_layers)])
+        self._cache = Cache(
+            layers=[_Layer(self._plan) for _ in range(model.config.get_text_config().num_hidden_layers)]
+        )
         self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts have the layout of keys
         self._cache_kwargs = {cache_argument(model): self._cache}
         self._packed = PackedLinears(model)  # weights do not change while a batch is in use

@@ -94,6 +94,7 @@ class LocalEngine:
         keep_tokens: int = 1 << 17,
     ):
         check_model(model)
+        fix_frequencies(model)
         self.model, self.max_batch_tokens, self._decode = model, max_batch_tokens, decode
         self.stop = stop | generation_stops(getattr(model, "generation_config", None))
         self.max_context = context_length(model.config)
@@ -431,6 +432,28 @@ def check_model(model: PreTrainedModel) -> None:
         )
 
 
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def fix_frequencies(model: PreTrainedModel) -> None:
+    """Give a model with rotary embeddings of the type "longrope" (Phi-3, Phi-4-mini) one table of frequencies.
+
+    transformers takes that for long or for short contexts by the longest sequence of a call, so a token's probability
+    would depend on other requests, and on the length of an answer that it is part of. As in vLLM, the table is that of
+    the longest context that the configuration allows.
+    """
+    for module in model.modules():
+        if getattr(module, "rope_type", None) != "longrope":
+            continue
+        longest = module.config.max_position_embeddings
+        module(module.inv_freq[None], torch.tensor([[longest - 1]], device=module.inv_freq.device))  # takes its table
+        module.rope_type = "default"  # and keeps it
+        if longest > (short := module.config.rope_parameters["original_max_position_embeddings"]):
+            logger.warning(
+                "this %s model computes all sequences with its long table of frequencies, as vLLM does; for the short "
+                "one, set max_position_embeddings=%d in the model's config",
+                model.config.model_type, short,
+            )  # fmt: skip
+
+
 def generation_stops(config: GenerationConfig | None) -> frozenset[int]:
     """Return the end tokens of a generation config."""
     ends = getattr(config, "eos_token_id", None)
@@ -441,16 +464,10 @@ def generation_stops(config: GenerationConfig | None) -> frozenset[int]:
 
 def context_length(config: PreTrainedConfig) -> int:
     """Return the maximum number of tokens; log a warning if a sliding window makes it smaller than the model's."""
-    config = config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if kinds:
-        raise UsageError(
-            f"the local engine cannot run {config.model_type!r} models: it has no cache for {', '.join(sorted(kinds))} "
-            "layers; run the model with vLLM"
-        )
+    check_layers(config)
+    whole, config = longest_context(config), config.get_text_config()
     sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",))
     window = getattr(config, "sliding_window", None) if sliding else None
-    whole = getattr(config, "max_position_embeddings", None) or 1 << 20
     if window and window < whole:
         logger.warning(
             "the local engine limits prompt and response of this %s model to %d tokens, its sliding_window, although "
@@ -459,7 +476,23 @@ def context_length(config: PreTrainedConfig) -> int:
             config.model_type, window, whole,
         )  # fmt: skip
         return int(window)
-    return int(whole)
+    return whole
+
+
+def check_layers(config: PreTrainedConfig) -> None:
+    """Raise UsageError if the engine has no cache for layers of a model."""
+    config = config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise UsageError(
+            f"the local engine cannot run {config.model_type!r} models: it has no cache for {', '.join(sorted(kinds))} "
+            "layers; run the model with vLLM, in training with player.kind=vllm"
+        )
+
+
+def longest_context(config: PreTrainedConfig) -> int:
+    """Return the maximum number of tokens of a model in any engine."""
+    return int(getattr(config.get_text_config(), "max_position_embeddings", None) or 1 << 20)
 
 
 def load_weights(model: PreTrainedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> None:

@@ -12,7 +12,10 @@ from rollenv.core.errors import UsageError
 
 
 class Routing:
-    """Records the experts of a model's tokens, or replays recorded ones.
+    """Records the experts of a model's tokens and the routers' logits, or replays recorded experts.
+
+    Its hook is a function of this module, which keeps working in a copy of the model, also in another process. Those of
+    transformers for ``output_router_logits`` do not: pickled, they write into a copy of their collector.
 
     The weights of replayed experts are computed from the router's logits: rollout routing replay (R3, arXiv
     2510.11370).
@@ -25,11 +28,24 @@ class Routing:
         for router in self.routers:
             if not hasattr(router, "replayed"):  # a copy of a model has its hooks
                 router.register_forward_hook(_route)
-            router.replayed = router.taken = None
+            router.replayed = router.taken = router.logits = None
+            router.logits_at = getattr(recorder, "index", 0)
 
     def taken(self) -> Tensor:
         """Return the experts of the model's last forward pass, (t, layers k) int16."""
         return torch.cat([router.taken for router in self.routers], -1).to(torch.int16)
+
+    def record(self) -> None:
+        """Record the routers' logits of the next forward passes, until :meth:`recorded`."""
+        for router in self.routers:
+            router.logits = []
+
+    def recorded(self) -> list[Tensor]:
+        """Return the recorded logits of each layer, (t, E), and stop recording."""
+        logits = [torch.cat(router.logits) for router in self.routers if router.logits]
+        for router in self.routers:
+            router.logits = None
+        return logits
 
     def replay(self, routes: Tensor | None) -> None:
         """Set the experts of the next forward passes.
@@ -42,8 +58,12 @@ class Routing:
             router.replayed = experts
 
 
-def _route(router: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _route(router: Any, inputs: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Record or replace a router's output: logits, weights and indices of the chosen experts."""
+    if router.logits is not None:
+        router.logits.append(output[router.logits_at])
+    if len(output) != 3:  # Llama 4's choose nothing that could be replayed
+        return output
     logits, weights, experts = output
     if router.replayed is None:
         router.taken = experts.detach()

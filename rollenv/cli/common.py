@@ -278,7 +278,7 @@ def _prices(text: str) -> Prices | None:
 
 def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
     named = {"temperature": options.temperature, "max_new_tokens": options.max_tokens}
-    override = {name: value for name, value in named.items() if value is not None}
+    override: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     folder = model_at(str(model_folder(Path(argument))))
     hub.loading(folder)  # before anything large is imported
     if kind == "vllm":

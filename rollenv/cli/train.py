@@ -66,6 +66,7 @@ def command(
             raise MissingExtra(f"training needs {package}, which is not installed: {package.hint}")
     from rollenv.trainers.config import load_config
     from rollenv.trainers.run_dir import RunDir
+    from rollenv.trainers.termination import Terminated
 
     if harness:
         overrides = [*(overrides or ()), f"harness.name={json.dumps(harness)}"]
@@ -102,6 +103,12 @@ def command(
             f"stopped; continue with: rollenv train {recipe} run_dir={run.path} --resume", soft_wrap=True
         )
         raise typer.Exit(130) from None
+    except Terminated:
+        error_console.print(
+            f"terminated after saving; continue with: rollenv train {recipe} run_dir={run.path} --resume",
+            soft_wrap=True,
+        )
+        raise
     _conclude(run, result, time.perf_counter() - started)
 
 

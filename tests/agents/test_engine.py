@@ -12,7 +12,16 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, Qwen2Config
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    Qwen2Config,
+)
 
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
@@ -141,8 +150,17 @@ def test_different_samplings_share_a_batch(model):
                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
         ),
         lambda: GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=64)),
+        lambda: Gemma3ForConditionalGeneration(
+            Gemma3Config(
+                text_config={"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 32, "head_dim": 8,
+                             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                             "max_position_embeddings": 64, "sliding_window": 64},
+                vision_config={"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+                               "num_attention_heads": 2},
+            )
+        ),
     ],
-    ids=["llama with grouped heads", "gpt2"],
+    ids=["llama with grouped heads", "gpt2", "gemma3 with a vision tower"],
 )  # fmt: skip
 def test_greedy_responses_equal_transformers_generate(build):
     with torch.random.fork_rng():

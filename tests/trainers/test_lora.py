@@ -7,12 +7,24 @@ import json
 import pytest
 import rank_runs
 import torch
-from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from tiny_runs import saved
+from transformers import (
+    AutoModelForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from rollenv import MissingExtra, UsageError
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.local import load_weights
+from rollenv.agents.local import LocalAgent
 from rollenv.core import registry
 from rollenv.trainers.config import load_config
+from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged_weights, without
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
@@ -181,3 +193,58 @@ def small_model(tied: bool) -> Qwen3ForCausalLM:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
     return Qwen3ForCausalLM(Qwen3Config(vocab_size=20, tie_word_embeddings=tied, **sizes, **heads))
+
+
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_key_value_heads": 2}
+
+
+def mixture(kind="qwen", vocabulary=40):
+    torch.manual_seed(0)
+    if kind == "qwen":
+        return Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=vocabulary, **SMALL, **EXPERTS)).eval()
+    config = GptOssConfig(vocab_size=40, **SMALL, num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2)
+    return GptOssForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "adapted"),
+    [
+        ("qwen", "all-linear", "mlp.experts"),
+        ("qwen", ["q_proj", "gate_proj", "up_proj", "down_proj"], "mlp.experts"),
+        ("qwen", ["q_proj"], "q_proj"),
+        ("gpt-oss", "all-linear", "o_proj"),
+    ],
+)
+def test_the_player_of_a_mixture_of_experts_computes_what_was_trained(kind, targets, adapted):
+    model = mixture(kind)
+    begun, player = logits(model), mixture(kind)
+    policy = LocalPolicy(model, lora=Lora(4, targets=targets))
+    assert any(adapted in name for name in policy.weights)
+    for name, weight in policy.weights.items():
+        if "lora_B" in name:  # as after some steps
+            weight.data.normal_(0, 0.2)
+    load_weights(player, policy.named_weights())
+    policy.model.set_attn_implementation("eager")
+    assert not torch.allclose(logits(player), begun, atol=0.1)
+    torch.testing.assert_close(logits(player), logits(policy.model), atol=1e-5, rtol=1e-4)
+    with without(policy.model):
+        torch.testing.assert_close(logits(policy.model), begun, atol=1e-5, rtol=1e-4)
+
+
+def test_adapters_of_experts_are_merged_for_vllm(tmp_path):
+    saved(lambda tokenizer: mixture(vocabulary=len(tokenizer)), tmp_path)
+    settings = ["player.kind=vllm", "model.lora.rank=4", f"model={tmp_path}"]
+    with pytest.raises(UsageError, match=r"player\.lora=merged"):
+        begin(load_config("math:Arithmetic-v0-digit", settings), {}, lambda *_: None)
+    begin(load_config("math:Arithmetic-v0-digit", [*settings, "player.lora=merged"]), {}, lambda *_: None)
+
+
+def test_an_adapter_in_place_of_a_model_is_refused_at_once(tmp_path):
+    policy = LocalPolicy(mixture(), lora=Lora(4, targets=["q_proj"]))
+    policy.adapter().save(tmp_path)
+    with pytest.raises(UsageError, match="is a LoRA adapter, not a model: merge it"):
+        begin(load_config("math:Arithmetic-v0-digit", [f"model={tmp_path}"]), {}, lambda *_: None)
+    saved(lambda tokenizer: mixture(vocabulary=len(tokenizer)), tmp_path)  # transformers would load both
+    with pytest.raises(UsageError, match="is a LoRA adapter"):
+        LocalAgent.load(tmp_path)

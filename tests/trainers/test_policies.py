@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import random
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import torch
 import transformers as hf
 
 from rollenv import UsageError
+from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.engines.scoring import score
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.experience import Experience, experience, micro_batches
@@ -79,10 +82,11 @@ MODELS: dict[str, tuple[bool, Callable[[], hf.PretrainedConfig]]] = {
         ),
     ),
     "mixtral": (True, lambda: hf.MixtralConfig(**_GROUPED, num_local_experts=2, router_jitter_noise=0.5)),
+    "phimoe": (True, lambda: hf.PhimoeConfig(**_GROUPED, num_local_experts=4, router_jitter_noise=0.4)),
 }
 
 #: Libraries have no float64 for what these do.
-SINGLE = {"mamba", "mixtral", "qwen3 moe", "llama4"}
+SINGLE = {"mamba", "mixtral", "phimoe", "qwen3 moe", "llama4"}
 COMMON = ("qwen2", "qwen2 tied", "gemma2", "mamba")
 
 
@@ -275,6 +279,39 @@ def test_the_players_module_stays_as_it_was(name, share):
     mine = dict(model.named_parameters())
     assert all((policy.weights[n] is mine[n]) is share for n in policy.weights)
     assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("context", [256, 32])
+def test_longrope_has_one_table_whatever_is_computed_together(context):
+    """Its short table is for 32 tokens."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}
+    rope |= {"short_factor": [1.0, 1.0], "long_factor": [4.0, 4.0]}
+    config = hf.LlamaConfig(**_GROUPED | {"max_position_embeddings": context}, rope_parameters=rope)
+    torch.manual_seed(0)
+    model = hf.LlamaForCausalLM(config).eval()
+    for weight in model.parameters():
+        weight.data.mul_(4 if weight.ndim > 1 else 1)
+    ids = torch.randint(2, 40, (1, 20))
+    short = model(ids).logits
+    engine = LocalEngine(model, frozenset())
+    longer = [28, 60] if context == 256 else []  # one that crosses the limit, one that is above it
+    prompts = [tuple(random.Random(n).choices(range(2, 40), k=n)) for n in (10, *longer)]
+
+    async def answers(prompts):
+        every = (engine.generate(p, Sampling(max_new_tokens=12), random.Random(len(p))) for p in prompts)
+        return await asyncio.gather(*every)
+
+    together = asyncio.run(answers(prompts))
+    (alone,) = asyncio.run(answers(prompts[:1]))
+    assert together[0].logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+    turns = [Turn(p, tuple(r.ids), tuple(r.logprobs), 0.0, "", "") for p, r in zip(prompts, together, strict=True)]
+    data = experience([Group(TASK, [Trajectory(TASK, [turn], "terminated") for turn in turns])], "turn")
+    policy = LocalPolicy(model)
+    trained = policy.logprobs(pack(data, range(len(turns)), share=policy.packs)).logprobs.detach().numpy()
+    np.testing.assert_allclose(trained, data.columns["behavior"], atol=1e-4)
+    assert torch.allclose(model(ids).logits, short, atol=1e-5) == (context == 32), (
+        "the long table where it may be needed"
+    )
 
 
 def test_a_policy_without_its_own_kind_of_logits_is_refused():

@@ -12,12 +12,15 @@ import psutil
 import pytest
 from rank_runs import register, settings
 from ray_cluster import local_cluster, ray, search_path
+from tiny_runs import SIZE, saved
 
 from rollenv import UsageError
 from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.model import build_model
 from rollenv.core import registry
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
+from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir, read_rows
 
 pytest.importorskip("ray.train", reason="Ray Train is not installed: pip install 'rollenv[ray]'")
@@ -141,6 +144,15 @@ def on(node):
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+
+
+def test_relative_paths_start_where_the_run_was_launched(cluster, tmp_path, monkeypatch):
+    saved(lambda tokenizer: build_model(SIZE, tokenizer, 0), tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    short = ["iterations=1", "eval.episodes=2", "rollout.groups_per_batch=2", "rollout.max_new_tokens=4"]
+    config = load_config("math:Arithmetic-v0-digit", ["model=model", "run_dir=run", *RANKS, *short])
+    train_on_ranks(config, RunDir.create(config, "arithmetic"), lambda *_: None)
+    assert [row["iteration"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == [0, 1]
 
 
 def test_errors_of_the_first_rank_come_out_as_they_are(whole, tmp_path):

@@ -161,6 +161,38 @@ def test_a_run_that_stops_after_any_iteration_goes_on_to_the_same_state(tmp_path
     assert same(state(tmp_path / "part"), state(tmp_path / "whole"))
 
 
+@pytest.mark.combinations
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [["model.sync=copy", *KL], [*PPO, *MIXTURE]], ids=["copy", "critic"])
+def test_a_run_that_is_terminated_saves_and_goes_on_to_the_same_state(tmp_path, overrides, monkeypatch):
+    overrides = [*overrides, "checkpoint_every=100", "eval.every=1"]
+    with start(tmp_path / "whole", overrides) as whole:
+        whole.fit()
+    moments = ("_evaluate", 0), ("_collect", 0), ("_log", 1), ("_collect", 1), ("update", 1), ("_evaluate", 2)
+    for step, iteration in (*moments, ("_collect", 2)):
+        if not (tmp_path / "part").exists():
+            run = start(tmp_path / "part", overrides)
+        else:
+            run = Trainer(RunDir.resume(tmp_path / "part")[1], RunDir(tmp_path / "part"))
+        owner = run.learner if step == "update" else run
+        real = getattr(owner, step)
+
+        def terminated(*given, real=real, iteration=iteration, run=run):
+            if run.state.iteration == iteration:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return real(*given)
+
+        monkeypatch.setattr(owner, step, terminated)
+        with run, pytest.raises(SystemExit) as ended:
+            run.fit()
+        assert ended.value.code == 143
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    with Trainer(RunDir.resume(tmp_path / "part")[1], RunDir(tmp_path / "part")) as last:
+        last.fit()
+    assert rows(tmp_path / "part") == rows(tmp_path / "whole")
+    assert same(state(tmp_path / "part"), state(tmp_path / "whole"))
+
+
 def cut_in_the_middle(text: str) -> str:
     first, second, *rest = text.splitlines(keepends=True)
     return "".join([first, second[: len(second) // 2] + "\n", *rest])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import pickle
 import random
 
 import numpy as np
@@ -119,6 +120,18 @@ def tied(experts=6):
             layer.mlp.gate.weight += torch.arange(experts)[:, None] * 1e-5 * layer.mlp.gate.weight.sign()
             layer.mlp.gate.weight += 1e-6 * torch.randn(layer.mlp.gate.weight.shape)
     return model, other
+
+
+def test_a_copy_in_another_process_tells_of_its_routers_too():
+    model = tied()[1]
+    groups = drawn_turns(model, [(3, 1, 4, 1, 5), (9, 2, 6)], 6)
+    data = experience(groups, "turn")
+    policy = LocalPolicy(model)
+    batch = pack(data, range(2), share=policy.packs)
+    expected = policy.logprobs(batch).router
+    assert expected[0] > 0
+    policy.scorer = pickle.loads(pickle.dumps(policy.scorer))  # as ranks get it, after forward passes
+    torch.testing.assert_close(policy.logprobs(batch).router, expected)
 
 
 def drawn_turns(model, prompts, tokens):

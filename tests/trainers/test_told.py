@@ -129,7 +129,7 @@ def test_a_dry_run_refuses_a_broken_gguf_file_in_a_sentence(tmp_path):
 
 
 def test_examples_of_a_mixture_have_the_wrappers_of_its_first_part(monkeypatch):
-    monkeypatch.setattr(models.LocalAgent, "load", lambda path: SimpleNamespace())
+    monkeypatch.setattr(models.LocalAgent, "load", lambda path, **how: SimpleNamespace())
     parts = "tasks={kind='mixture', parts=[{env={id='math:Arithmetic-v0-digit'}}]}"
     settings = ["model=a/model", "env.wrappers=python_tool", "prompt.template='{instructions}'", "prompt.examples=1"]
     config = load_config("smollm2_arithmetic", [*settings, parts])

@@ -214,6 +214,28 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path, small):
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("background", [False, True])
+def test_sigterm_to_all_processes_saves_and_leaves_none(tmp_path, small, background):
+    """In the background of a shell, SIGINT is ignored."""
+    run = tmp_path / "run"
+    command = [*COMMAND, f"run_dir={run}", *small, "iterations=10000", "checkpoint_every=10000", "rollout.processes=2"]
+    if background:
+        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while process.poll() is None and _last_iteration(run) < 3:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    assert f"run_dir={run} --resume" in " ".join(errors.split())
+    assert "Traceback" not in errors
+    saved = [path.name for path in (run / "checkpoints").iterdir()]
+    assert saved == [f"step-{_last_iteration(run):06d}"] or saved == [f"step-{_last_iteration(run) + 1:06d}"]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+@pytest.mark.integration
 def test_the_command_trains_and_reports(tmp_path, small, rollenv_command):
     done = rollenv_command("train", "sokoban", "run_dir=run", *small)
     assert done.returncode == 0, done.stderr

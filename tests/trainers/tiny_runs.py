@@ -25,6 +25,15 @@ def start(path, overrides, recipe="sokoban"):
     return Trainer(config, RunDir.create(config, recipe))
 
 
+def saved(make, path):
+    """The folder of a model, made for the tokenizer beside it."""
+    tokenizer = build_tokenizer(["What is 2 + 3? 5"] * 9, 300, chat=True)
+    tokenizer.save_pretrained(path)
+    torch.manual_seed(0)
+    make(tokenizer).save_pretrained(path)
+    return path
+
+
 def numbers(run):
     rows = [json.loads(line) for line in run.run.metrics_file.read_text().splitlines()]
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "cpu/", "tokens_per_s"))} for row in rows]

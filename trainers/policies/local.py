@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.local import fix_frequencies
 from rollenv.agents.engines.routing import Routing
 from rollenv.core.errors import UsageError
 from rollenv.trainers.policies.attention import ATTENTION, PackedRow
@@ -56,6 +57,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
     ):
         super().__init__()
         self.model, self.temperature, self.most_logits = model.requires_grad_(True), temperature, most_logits
+        fix_frequencies(model)
         self.packs = choose_attention(model)
         self.head, self.experts_per_token = head_of(model), experts_per_token(model)
         if lora:
@@ -72,9 +74,10 @@ class Scorer(nn.Module):  # type: ignore[misc]
             balance of routers; None for those not computed.
         """
         drawn, observed = batch.drawn, batch.observed
-        routed: list[tuple[Tensor, ...]] | None = [] if self.experts_per_token else None
         self.routing.replay(batch.routes)  # until the next batch, since checkpointed layers are recomputed
-        hidden, others = hidden_states(self.model, batch, packs=self.packs, routed=routed)
+        self.routing.record()
+        hidden, others = hidden_states(self.model, batch, packs=self.packs)
+        routed = self.routing.recorded()
         states = hidden.detach()[drawn.of] if "hidden" in outputs else None
         if set(outputs) == {"hidden"}:
             return None, None, states, None, None
@@ -94,8 +97,8 @@ class Scorer(nn.Module):  # type: ignore[misc]
         # observations were not sampled: no temperature
         observations = head(others, observed.targets)[0][observed.of] if len(observed.of) else None
         router = None
-        if routed and routed[0]:  # some mixtures of experts do not return router logits
-            router = balance([torch.cat(layer) for layer in zip(*routed, strict=True)], self.experts_per_token)
+        if routed and self.experts_per_token:
+            router = balance(routed, self.experts_per_token)
         if entropy is not None:
             entropy = entropy[drawn.of]
         return chosen[drawn.of], entropy, states, observations, router
@@ -263,32 +266,30 @@ def twin(model: M, make: Callable[[Tensor], Tensor] | None = None) -> M:
 def compute_as_player(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
     """Turn off dropout and other training noise: probabilities must equal those during sampling.
 
+    Noise needs the training mode. Without it, nothing is changed: Phi-3.5-MoE's ``router_jitter_noise`` is a threshold
+    between experts, in sampling too.
+
     Args:
         gradient_checkpointing: recompute activations in the backward pass. Layers do so in training mode only, which is
-            therefore set for them, but not for their submodules.
+            therefore set for them, but not for their submodules; their own rates of dropout become 0.
     """
     if gradient_checkpointing:
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
         enable({"use_reentrant": False})  # newer versions of transformers have the first name
     model.eval()
     for module in model.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, float) and ("drop" in name or "jitter" in name):
-                setattr(module, name, 0.0)
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
         if gradient_checkpointing and hasattr(module, "gradient_checkpointing"):
             module.training = True
+            for name, value in vars(module).items():
+                if isinstance(value, float) and ("drop" in name or "jitter" in name):
+                    setattr(module, name, 0.0)
 
 
-def hidden_states(
-    model: PreTrainedModel, batch: Packed, *, packs: bool, routed: list[tuple[Tensor, ...]] | None = None
-) -> tuple[Tensor, Tensor]:
+def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> tuple[Tensor, Tensor]:
     """Compute the last layer's states that predict the labels of a micro-batch.
 
     Args:
         packs: read all sequences as one row; otherwise batch those of equal length.
-        routed: receives the router logits of each layer for every forward pass.
 
     Returns:
         (u, width) for the response tokens, and the same for the observations between them.
@@ -296,12 +297,7 @@ def hidden_states(
     base, row = body(model), batch.row
 
     def read(ids: Tensor, **how: Any) -> Tensor:
-        if routed is not None:
-            how["output_router_logits"] = True
-        out = base(input_ids=ids, use_cache=False, **how)
-        if routed is not None:
-            routed.append(out.router_logits)
-        last: Tensor = out.last_hidden_state
+        last: Tensor = base(input_ids=ids, use_cache=False, **how).last_hidden_state
         return last
 
     if packs:

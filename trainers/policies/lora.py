@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,8 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
         torch.manual_seed(lora.seed)
         try:
             model.add_adapter(config, _NAME)
-            _check(model, [] if isinstance(targets, str) else targets)
+            left = model.peft_config[_NAME].target_modules  # peft takes experts out, which are parameters
+            _check(model, [] if isinstance(targets, str) else [name for name in targets if name in left])
         except (ValueError, re.error) as error:
             raise UsageError(f"model.lora.targets={targets!r}: {error}") from error
     if hasattr(model.get_output_embeddings(), "lora_A"):
@@ -74,7 +75,7 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
 
 
 def _check(model: nn.Module, targets: Collection[str]) -> None:
-    """Check that every target has adapters, and that only linear layers have any."""
+    """Check that every target has adapters, and that only linear layers and parameters have any."""
     adapted = {name: layer for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
     if unmatched := [end for end in targets if not any(f".{name}".endswith(f".{end}") for name in adapted)]:
         raise ValueError(f"no layer has a name that ends with {unmatched[0]!r}; leave it out")
@@ -87,15 +88,51 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
     If the model is sharded, all ranks call this together.
     """
-    adapter = adapter_of(model)
-    return adapter.merged(_base_weights(model)) if adapter else _base_weights(model)
+    adapter, wrappers = adapter_of(model), wrapped_parameters(model)
+    if adapter is None:
+        return _base_weights(model)
+    own = {_peft_name(f"{name}.lora_{side}.weight") for name, _ in wrappers.values() for side in "AB"}
+    linear = {name: tensor for name, tensor in adapter.tensors.items() if name not in own}
+    weights = _with_parameters(_base_weights(model), adapter.tensors, wrappers)
+    return Adapter(adapter.config, linear).merged(weights) if linear else weights
 
 
 def _base_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield all weights without adapters."""
     for name, tensor in model.state_dict().items():
         if ".lora_" not in name:
-            yield name.replace(".base_layer.", "."), whole(tensor.detach())
+            yield name.replace(".base_layer", ""), whole(tensor.detach())
+
+
+def wrapped_parameters(model: nn.Module) -> dict[str, tuple[str, Any]]:
+    """Return the parameters with adapters that are no linear layer's, as are all experts of a layer in one tensor.
+
+    Returns:
+        The name and module of peft's wrapper, by the parameter's name. Wrappers of one module are nested.
+    """
+    layers = [(name, layer) for name, layer in model.named_modules() if hasattr(layer, "parameter_name")]
+    return {f"{name}.{layer.parameter_name}".replace(".base_layer", ""): (name, layer) for name, layer in layers}
+
+
+def _with_parameters(
+    base: Iterator[tuple[str, Tensor]], tensors: Mapping[str, Tensor], wrappers: Mapping[str, tuple[str, Any]]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield weights with the adapters of parameters merged, each expert's by peft's order of numbers."""
+    for name, weight in base:
+        if name in wrappers:
+            where, layer = wrappers[name]
+            down, up = (tensors[_peft_name(f"{where}.lora_{side}.weight")].float() for side in "AB")
+            experts = len(weight) if weight.ndim == 3 else 1
+            down = down.reshape(experts, -1, down.shape[1])
+            change = torch.einsum("ore,eri->eoi", up.reshape(len(up), -1, experts), down) * layer.scaling[_NAME]
+            if weight.ndim == 3 and getattr(layer.get_base_layer(), "is_transposed", False):
+                change = change.mT
+            weight = weight + change.reshape(weight.shape).to(weight)
+        yield name, weight
+
+
+def _peft_name(name: str) -> str:
+    return f"base_model.model.{name}"
 
 
 def adapter_of(model: Any) -> Adapter | None:
@@ -104,7 +141,7 @@ def adapter_of(model: Any) -> Adapter | None:
         return None
     names = [name for name, _ in model.named_parameters() if ".lora_" in name]
     state = model.state_dict()
-    tensors = {f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": whole(state[name].detach()) for name in names}
+    tensors = {_peft_name(name.replace(f".{_NAME}.", ".")): whole(state[name].detach()) for name in names}
     config = {k: sorted(v) if isinstance(v, set) else v for k, v in model.peft_config[_NAME].to_dict().items()}
     return Adapter({**config, "inference_mode": True}, tensors)
 

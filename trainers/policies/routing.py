@@ -13,9 +13,11 @@ NAMES = ("router/balance", "router/largest_load", "router/idle_experts", "router
 
 
 def experts_per_token(model: PreTrainedModel) -> int:
-    """Return the number of experts per token; 0 for a model without routers."""
-    records = getattr(model, "_can_record_outputs", None) or {}
-    return int(getattr(model.config, "num_experts_per_tok", 0) or 0) if "router_logits" in records else 0
+    """Return the number of experts per token; 0 for a model without routers of its own class."""
+    recorder = (getattr(model, "_can_record_outputs", None) or {}).get("router_logits")
+    if not hasattr(recorder, "target_class"):
+        return 0
+    return int(getattr(model.config.get_text_config(), "num_experts_per_tok", 0) or 0)
 
 
 def balance(logits: Sequence[Tensor], chosen: int) -> Tensor:
