@@ -182,12 +182,15 @@ class PolicyModel:
     def _message(self, message: Message, node: CallNode | None = None) -> dict[str, Any]:
         """Convert a message for the template. An answer of a node is shown as it was sampled."""
         if node is not None:
-            return self.format.answer_message(node.answer_ids)
+            return self.format.answer_message(node.answer_ids, node.tail[: len(node.tail) - node.opening])
         text = message.text
         if message.calls:
             text = "\n".join(filter(None, (text, *map(_call_text, message.calls))))
         role = "user" if message.role == "tool" and not self.format.has_tool_role else message.role
-        return self.format.message(role, text)
+        shown = self.format.message(role, text)
+        if message.reasoning and self.format.thought_key:
+            shown[self.format.thought_key] = self.format.message("assistant", message.reasoning)["content"]
+        return shown
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

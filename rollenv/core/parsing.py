@@ -110,6 +110,31 @@ def opening_thought(text: str) -> int:
     return len(text) if end < 0 else end + len(THOUGHT_MARKS[opens[0]])
 
 
+class Thought(NamedTuple):
+    """The thought at the beginning of a response."""
+
+    text: str
+    closed: bool
+    answer: str
+    """The text after it; empty if it does not end."""
+
+
+def split_thought(text: str, opened: str = "") -> Thought | None:
+    """Split a response into the thought at its beginning and the rest; None if it does not begin with a thought.
+
+    Args:
+        opened: the mark with which the prompt has already opened the thought.
+    """
+    start = len(text) - len(text.lstrip())
+    opens = _THOUGHT_OPENS.match(text, start)
+    if opens is None and not opened:
+        return None
+    begin = opens.end() if opens else 0
+    closing = THOUGHT_MARKS[opens[0] if opens else opened]
+    thought, closed, answer = text[begin:].partition(closing)
+    return Thought(thought.strip(), bool(closed), answer.lstrip())
+
+
 def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
     """Cut a response to the text after the last thought; empty if that thought does not end.
 
