@@ -83,7 +83,8 @@ def first_tagged(text: str, tag: str) -> Element | None:
     return Element(text[start + len(tag) + 2 : end], end + len(tag) + 3) if end >= 0 else None
 
 
-#: Marks around a model's thoughts: DeepSeek and Qwen, prompts for Claude and others, Magistral, Seed, Kimi.
+#: Marks around a model's thoughts: DeepSeek and Qwen, prompts for Claude and others, Magistral, Seed, Kimi, Gemma 4,
+#: Command A.
 THOUGHT_MARKS = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",
@@ -92,6 +93,8 @@ THOUGHT_MARKS = {
     "[THINK]": "[/THINK]",
     "<seed:think>": "</seed:think>",
     "◁think▷": "◁/think▷",
+    "<|channel>thought": "<channel|>",
+    "<|START_THINKING|>": "<|END_THINKING|>",
 }
 _THOUGHT_OPENS = re.compile("|".join(map(re.escape, THOUGHT_MARKS)))
 _THOUGHT_ENDS = re.compile("|".join(map(re.escape, THOUGHT_MARKS.values())))

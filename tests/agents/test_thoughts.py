@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tokenizers.processors import TemplateProcessing
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from rollenv.agents.engines.base import Response
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
+from rollenv.agents.prompts.session import TokenizerCodec
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core.parsing import split_thought
 
@@ -202,6 +208,8 @@ def test_a_template_that_takes_content_in_parts_gets_parts():
         ("<think>a", "", ("a", False, "")),
         ("a", "<think>", ("a", False, "")),
         ("<think>a[/THINK]b", "", ("a[/THINK]b", False, "")),
+        ("<|channel>thought\na\n<channel|>b", "", ("a", True, "b")),
+        ("a<|END_THINKING|>b", "<|START_THINKING|>", ("a", True, "b")),
         ("b <think>a</think>", "", None),
         ("a</think>b", "", None),
         ("", "", None),
@@ -209,3 +217,63 @@ def test_a_template_that_takes_content_in_parts_gets_parts():
 )
 def test_a_thought_is_split_from_the_text_after_it(text, opened, parts):
     assert split_thought(text, opened) == parts
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "finish"),
+    [
+        ("<|channel>thought\nhm, 17?\n<channel|>It is 5.", "It is 5.", "stop"),
+        ("<|channel>thought\nhm, 17?", "", "unfinished"),
+        ("<|START_THINKING|>hm, 17?<|END_THINKING|><|START_RESPONSE|>It is 5.<|END_RESPONSE|>", "It is 5.", "stop"),
+        ("<|START_THINKING|>hm, 17?", "", "unfinished"),
+        ("It is 5.", "It is 5.", "stop"),
+    ],
+)
+def test_thoughts_between_special_tokens_are_no_answers(said, text, finish):
+    marks = (
+        "<|channel>",
+        "<channel|>",
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+        "<|START_RESPONSE|>",
+        "<|END_RESPONSE|>",
+    )
+    tokenizer = tokenizer_of(KEYED, *marks)
+    model = LlamaForCausalLM(small(len(tokenizer)))
+    session = LocalAgent(model, tokenizer, StepPrompt(template="{observation}")).start(None, 0)
+    ids = [*letters(tokenizer, said), tokenizer.eos_token_id]
+    prompt = session.ask("What is 2 + 3?", {})
+    action = session.take("What is 2 + 3?", prompt, Response(ids, [-1.0] * len(ids), [0] * len(ids)))
+    assert (action.text, action.finish) == (text, finish)
+
+
+def small(vocabulary: int) -> LlamaConfig:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaConfig(vocab_size=vocabulary, eos_token_id=None, bos_token_id=None, **sizes)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_saved_model_stops_where_its_template_ends_a_turn(chat, tmp_path):
+    tokenizer = tokenizer_of(KEYED, "<|eos|>", eos="<|eos|>")
+    prompt = StepPrompt(template="{observation}", chat=chat)
+    LocalAgent(LlamaForCausalLM(small(len(tokenizer))), tokenizer, prompt).save(tmp_path)
+    ends = GenerationConfig.from_pretrained(tmp_path).eos_token_id
+    eos, closing = tokenizer.convert_tokens_to_ids(["<|eos|>", "[end]"])
+    assert ends == ([eos, closing] if chat else None)
+    assert LocalAgent.load(tmp_path).engine.stop >= {eos, *([closing] if chat else [])}
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_plain_prompt_begins_as_the_tokenizer_begins_a_text(adds):
+    tokenizer = tokenizer_of(KEYED, "<bos>")
+    tokenizer.bos_token = "<bos>"
+    if adds:
+        begin = TemplateProcessing("<bos> $A", special_tokens=[("<bos>", tokenizer.bos_token_id)])
+        tokenizer.backend_tokenizer.post_processor = begin
+    prompt = StepPrompt(template="{observation}", chat=False)
+    agent = LocalAgent(LlamaForCausalLM(small(len(tokenizer))), tokenizer, prompt)
+    for text in ("Sure?", "<bos>Sure?", ""):
+        ids = agent.encode(text)
+        assert ids == TokenizerCodec(tokenizer, chat=False).encode(text)
+        assert ids.count(tokenizer.bos_token_id) == (adds or "<bos>" in text)
+        assert ids[:1] == (tokenizer.bos_token_id,) or not (adds or text.startswith("<bos>"))
