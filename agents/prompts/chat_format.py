@@ -14,12 +14,13 @@ from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.step import Examples, as_chat
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, split_thought, well_formed
+from rollenv.core.tools.calls import write_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-#: ``role`` and ``content``; answers also have the key by which the template reads thoughts.
-Message = dict[str, str]
+#: ``role`` and ``content``; answers also have the key by which the template reads thoughts, and ``tool_calls``.
+Message = dict[str, Any]
 
 #: The keys by which templates read the thought of an answer.
 _THOUGHT_KEYS = ("reasoning_content", "thinking", "reasoning")
@@ -282,6 +283,7 @@ class ChatFormat:
         thinking = {"role": "assistant", "content": f"<think>\n{_QUESTION}\n</think>\n\n{_ANSWER}"}
         self._shows_thoughts = "</think>" not in source or self._last(thinking).count(_QUESTION) > 1
         self._find_header(shown.partition(_ANSWER)[0])
+        self._find_calls()
         own = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id} - {None}
         closings = {next((i for i in self.encode(tail, anchored=True) if i in markers), None) for tail in tails}
         after = set() if self.header else closings - {None}
@@ -310,11 +312,69 @@ class ChatFormat:
             thinking = {"role": "assistant", "content": "-", self.thought_key: _ANSWER}
             self._thought_header = self._last(thinking).partition(_ANSWER)[0].removeprefix(opening).lstrip()
 
+    def _find_calls(self) -> None:
+        """Detect how the template writes a call: the text before its name, and from there to its arguments."""
+        self._call_form: tuple[str, str] | None = None
+        schema = {"type": "function", "function": {"name": "f", "description": "-", "parameters": {"type": "object"}}}
+        texts = []
+        try:
+            opening = self.render([_user(_QUESTION)], [schema])
+            if not self.has_tool_role or opening == self.render([_user(_QUESTION)]):
+                return
+            for arguments in ({"a": _ANSWER}, {}):
+                call = {"id": "", "type": "function", "function": {"name": _QUESTION, "arguments": arguments}}
+                message = {"role": "assistant", "content": "", "tool_calls": [call]}
+                texts.append(self.render([_user("-"), message], [schema], opening=False))
+        except TemplateRefused:
+            return
+        start = self.render([_user("-")], [schema])
+        (before, _, behind), (_, _, empty) = (text.partition(_QUESTION) for text in texts)
+        before, between = before[len(_common(before, start)) :], _common(behind, empty)
+        for closing in THOUGHT_MARKS.values():  # an empty thought before the call
+            before = before.rpartition(closing)[2]
+        if _ANSWER in behind and _QUESTION not in between:
+            self._call_form = before.lstrip(), between
+
+    @property
+    def writes_calls(self) -> bool:
+        """Whether the template writes the calls of an answer in a form of its own."""
+        return self._call_form is not None
+
+    def call_message(self, text: str, calls: Sequence[tuple[str, str, Any]]) -> Message:
+        """Build an assistant's message with calls.
+
+        Args:
+            calls: their ids, names and arguments.
+        """
+
+        def hidden(value: Any) -> Any:
+            if isinstance(value, str):
+                return self._hide(self._in_answers, well_formed(value))
+            if isinstance(value, dict):
+                return {hidden(key): hidden(each) for key, each in value.items()}
+            return [hidden(each) for each in value] if isinstance(value, list) else value
+
+        functions = [
+            {"id": name, "type": "function", "function": {"name": hidden(function), "arguments": hidden(arguments)}}
+            for name, function, arguments in calls
+        ]
+        return {**self.message("assistant", text), "tool_calls": functions}
+
+    def call_opening(self, name: str = "") -> list[int] | None:
+        """Return the tokens that open a call, of a function if one is named; None if the template writes no calls."""
+        if self._call_form is None:
+            return None
+        before, between = self._call_form
+        function = self._hide(self._in_answers, well_formed(name))
+        text = f"{before}{function}{between}".rstrip(' {"<') if name else before.rstrip(' "')
+        return self.encode(text, anchored=True)
+
     def kind(self, messages: Sequence[Message]) -> Hashable:
         """Return the properties of messages that templates depend on: roles, white space, and the template's words."""
         kinds = []
         for message in messages:
-            for key, text in message.items():
+            for key, value in message.items():
+                text = value if isinstance(value, str) else json.dumps(value)
                 words = [(w, text.startswith(w), text.endswith(w)) for w in self._words if w in text]
                 kinds.append((message["role"], key, text.strip() == "", text == text.strip(), tuple(words)))
         return tuple(kinds)
@@ -451,6 +511,9 @@ def _analysed(tokenizer: PreTrainedTokenizerBase, template: str, template_args: 
 def _forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
     """Yield the messages unchanged; with consecutive ones of one role merged; as a single user message."""
     yield list(messages)
+    if any("tool_calls" in message for message in messages):  # it refuses their ids, or an answer without a text
+        messages = [_with_calls_as_text(message) for message in messages]
+        yield list(messages)
     merged: list[Message] = []
     for message in messages:
         if merged and merged[-1]["role"] == message["role"]:
@@ -459,6 +522,17 @@ def _forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
             merged.append(message)
     yield merged
     yield [_user("\n\n".join(m["content"] for m in messages))]
+
+
+def _with_calls_as_text(message: Message) -> Message:
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    others = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**others, "content": "\n".join(filter(None, (message["content"], write_calls(calls) if calls else "")))}
+
+
+def _common(a: str, b: str) -> str:
+    """Return the common beginning of two texts."""
+    return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
 
 
 def squash(text: str) -> str:

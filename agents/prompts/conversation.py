@@ -74,7 +74,10 @@ class Conversation:
         the key by which the template reads it, or else part of the content.
         """
         shown = [*self._messages, *self._pending]
-        return [{key: self.format.reveal(text) for key, text in message.items()} for message in shown]
+        return [
+            {key: self.format.reveal(value) if isinstance(value, str) else value for key, value in message.items()}
+            for message in shown
+        ]
 
     def offer(self, tools: Sequence[dict[str, Any]]) -> None:
         """Set the environment's functions for the template, before the first prompt."""
