@@ -15,7 +15,7 @@ from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
-from rollenv.agents.prompts.session import AGENT_FILE, ResponseText, TokenSession, saved_format, stop_ids
+from rollenv.agents.prompts.session import AGENT_FILE, ResponseText, TokenSession, begun, saved_format, stop_ids
 from rollenv.agents.prompts.step import as_text
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
@@ -101,7 +101,15 @@ class LocalAgent(OwnsEngine, Agent):
         return cls(model.to(device), tokenizer, prompt, drawing, plays=plays)
 
     def save(self, path: str | Path) -> None:
-        """Write weights, tokenizer and prompt format for transformers, vLLM and :meth:`load`."""
+        """Write weights, tokenizer and prompt format for transformers, vLLM and :meth:`load`.
+
+        The generation config gets the end tokens of the chat template too, at which the model was trained to stop.
+        """
+        config = self.model.generation_config
+        if config is not None and self._chats:
+            ends = generation_stops(config) | stop_ids(self.tokenizer) - {self.tokenizer.pad_token_id}
+            own = {self.tokenizer.eos_token_id} - {None}
+            config.eos_token_id = [*own, *sorted(ends - own)] or None
         self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
         about = {"prompt": dataclasses.asdict(self.prompt), "sampling": dataclasses.asdict(self.sampling)}
@@ -161,10 +169,10 @@ class LocalAgent(OwnsEngine, Agent):
         text = as_text(self.prompt.examples, text)
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
-            return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+            return begun(tuple(self.tokenizer.encode(text, add_special_tokens=False)), self.tokenizer)
         backend.no_truncation()  # several times as fast as the call above
         backend.no_padding()
-        return tuple(backend.encode(text, add_special_tokens=False).ids)
+        return begun(tuple(backend.encode(text, add_special_tokens=False).ids), self.tokenizer)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Return the text of a response."""

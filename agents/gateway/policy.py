@@ -182,12 +182,25 @@ class PolicyModel:
     def _message(self, message: Message, node: CallNode | None = None) -> dict[str, Any]:
         """Convert a message for the template. An answer of a node is shown as it was sampled."""
         if node is not None:
-            return self.format.answer_message(node.answer_ids)
+            return self.format.answer_message(node.answer_ids, node.tail[: len(node.tail) - node.opening])
         text = message.text
-        if message.calls:
+        shown = self._with_calls(message)
+        if message.calls and shown is None:
             text = "\n".join(filter(None, (text, *map(_call_text, message.calls))))
         role = "user" if message.role == "tool" and not self.format.has_tool_role else message.role
-        return self.format.message(role, text)
+        shown = shown or self.format.message(role, text)
+        if message.reasoning and self.format.thought_key:
+            shown[self.format.thought_key] = self.format.message("assistant", message.reasoning)["content"]
+        return shown
+
+    def _with_calls(self, message: Message) -> dict[str, Any] | None:
+        """Convert a message with calls for a template that writes calls; None if the arguments are no objects."""
+        if not message.calls or not self.format.writes_calls:
+            return None
+        calls = [(call.id, call.name, _arguments(call)) for call in message.calls]
+        if any(arguments is None for _, _, arguments in calls):
+            return None
+        return self.format.call_message(message.text, calls)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -199,6 +212,9 @@ class PolicyModel:
         if self.text.thinks and not self.text.decode(prompt[-12:]).rstrip().endswith(tuple(THOUGHT_MARKS.values())):
             return ()
         names = {tool["function"]["name"] for tool in request.tools if chosen in ("required", tool["function"]["name"])}
+        own = self.format.call_opening(*names if len(names) == 1 else ())
+        if own is not None:
+            return tuple(own)
         named = f' {json.dumps(*names, ensure_ascii=False)}, "arguments":' if len(names) == 1 else ""
         opening = self.format.message("assistant", f'<tool_call>\n{{"name":{named}')
         return tuple(self.format.encode(opening["content"], anchored=True))
@@ -251,11 +267,17 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Fun
     return around, calls
 
 
-def _call_text(call: FunctionCall) -> str:
+def _arguments(call: FunctionCall) -> dict[str, Any] | None:
+    """Return a call's arguments; None if they are no JSON object."""
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def _call_text(call: FunctionCall) -> str:
+    arguments = _arguments(call)
+    if arguments is None:
         return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'
     return write_calls([(call.name, arguments)])

@@ -11,7 +11,7 @@ from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.chat_format import ChatFormat, Frame, Message, squash
 from rollenv.agents.prompts.step import Examples
 from rollenv.core.errors import UsageError
-from rollenv.core.parsing import after_thoughts
+from rollenv.core.parsing import split_thought
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,9 +70,14 @@ class Conversation:
 
     @property
     def messages(self) -> list[Message]:
-        """The chat so far as ``{"role": ..., "content": ...}``, without the system prompt."""
+        """The chat so far as ``{"role": ..., "content": ...}``, without the system prompt. An answer's thought is under
+        the key by which the template reads it, or else part of the content.
+        """
         shown = [*self._messages, *self._pending]
-        return [{"role": m["role"], "content": self.format.reveal(m["content"])} for m in shown]
+        return [
+            {key: self.format.reveal(value) if isinstance(value, str) else value for key, value in message.items()}
+            for message in shown
+        ]
 
     def offer(self, tools: Sequence[dict[str, Any]]) -> None:
         """Set the environment's functions for the template, before the first prompt."""
@@ -132,17 +137,18 @@ class Conversation:
         return twin
 
     def _continue(self, answer: Ids) -> None:
-        message = self.format.answer_message(answer)
-        dropped = False
+        message, dropped = self.format.answer_message(answer, self._prompt), False
         if self.drops_thoughts:
-            content = after_thoughts(message["content"])[0]
-            message, dropped = {**message, "content": content}, content != message["content"]
+            message, dropped = self.format.without_thought(answer, self._prompt)
+        said = self.format.said(answer)
         frame = self._frame.bare(message, self._pending)
         new, tail, unchanged = frame.after_answer(self._pending)
-        if not dropped and unchanged and (self.append_only or self._kept(frame, message, new, tail)):
+        joint, agrees = self._joint(answer, tail)
+        kept = self.append_only or (agrees and self._kept(frame, message, new, said, tail))
+        if kept and unchanged and not dropped:
             self.continued = len(self._prompt) + len(answer)
-            self._prompt = (*self._prompt, *answer, *self._joint(answer, tail))
-            self._since_user += [squash(message["content"]), squash(tail)]
+            self._prompt = (*self._prompt, *answer, *joint)
+            self._since_user += [squash(said), squash(tail)]
             self._append([message, *new])
         else:
             self.continued = 0
@@ -158,19 +164,32 @@ class Conversation:
             self._user_at = len(self._messages) - len(messages) + max(users, default=0)
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
 
-    def _kept(self, frame: Frame, message: Message, new: list[Message], tail: str) -> bool:
-        """Return whether the rendered history begins with the model's input and answers."""
-        added = squash(message["content"]) + squash(tail)
+    def _kept(self, frame: Frame, message: Message, new: list[Message], said: str, tail: str) -> bool:
+        """Return whether the rendered history begins with the model's input and answers, without white space; a thought
+        is compared with it, since a template that writes one again writes it in its own form.
+        """
+        added = squash(said) + squash(tail)
         between = self._messages[self._user_at + 1 :]
         if between and any(m["role"] == "user" for m in new):
             return self._frame.since_user([*between, message, *new]) == "".join(self._since_user) + added
-        return frame.since_user([message, *new]) == frame.since_user() + added
+        shown = frame.after_user([message, *new])
+        if squash(shown) != frame.since_user() + added:
+            return False
+        thought = split_thought(said, self.format.opened_thought(self._prompt))
+        if thought is None or not thought.closed:
+            return True
+        return shown.startswith(frame.after_user() + said[: len(said) - len(thought.answer)])
 
-    def _joint(self, answer: Ids, tail: str) -> Ids:
-        """Return the tokens between an answer and the next one, without repeating the answer's stop token."""
+    def _joint(self, answer: Ids, tail: str) -> tuple[Ids, bool]:
+        """Return the tokens between an answer and the next one, without repeating the answer's stop token, and False if
+        the answer ends with another token of the template than the template writes there.
+        """
         ids = tuple(self.format.encode(tail, anchored=True))
-        if answer and answer[-1] in self.format.stop_ids:
-            for i, token in enumerate(ids[:4]):
-                if token == answer[-1] and not self.format.decode(ids[:i]).strip():
-                    return ids[i + 1 :]
-        return ids
+        if not answer or answer[-1] not in self.format.stop_ids:
+            return ids, True
+        for i, token in enumerate(ids[:4]):
+            if token == answer[-1] and not self.format.decode(ids[:i]).strip():
+                return ids[i + 1 :], True
+        if answer[-1] not in self.format.written_stop_ids:
+            return ids, True
+        return ids[1:] if self.format.header else ids, False  # harmony ends the last message of all with another token

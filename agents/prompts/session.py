@@ -174,7 +174,8 @@ class ResponseText:
         marks = {*THOUGHT_MARKS, *THOUGHT_MARKS.values()}
         if "<|channel|>" in special.values():  # the harmony format
             marks |= {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"}
-        self._kept = {i: token for i, token in special.items() if token in marks or is_mark(token)}
+        begin = {i: token for i, token in special.items() if token and any(m.startswith(token) for m in THOUGHT_MARKS)}
+        self._kept = begin | {i: token for i, token in special.items() if token in marks or is_mark(token)}
         around = f"{template}{tokenizer.chat_template or ''}"
         self.thinks = "<|channel|>" in special.values() or any(mark in around for mark in THOUGHT_MARKS)
 
@@ -218,7 +219,16 @@ class TokenizerCodec(ResponseText):
         """Return a prompt's tokens."""
         if self.format:
             return self.format.prompt(text, self.examples)
-        return tuple(self.tokenizer.encode(well_formed(as_text(self.examples, text)), add_special_tokens=False))
+        ids = self.tokenizer.encode(well_formed(as_text(self.examples, text)), add_special_tokens=False)
+        return begun(tuple(ids), self.tokenizer)
+
+
+def begun(ids: Ids, tokenizer: PreTrainedTokenizerBase) -> Ids:
+    """Return a plain prompt with the first token that the tokenizer gives a text (``<bos>``), if it gives one."""
+    first = tokenizer.bos_token_id
+    if first is None or ids[:1] == (first,) or list(tokenizer.encode(""))[:1] != [first]:
+        return ids
+    return (first, *ids)
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset[int]:

@@ -83,7 +83,8 @@ def first_tagged(text: str, tag: str) -> Element | None:
     return Element(text[start + len(tag) + 2 : end], end + len(tag) + 3) if end >= 0 else None
 
 
-#: Marks around a model's thoughts: DeepSeek and Qwen, prompts for Claude and others, Magistral, Seed, Kimi.
+#: Marks around a model's thoughts: DeepSeek and Qwen, prompts for Claude and others, Magistral, Seed, Kimi, Gemma 4,
+#: Command A.
 THOUGHT_MARKS = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",
@@ -92,6 +93,8 @@ THOUGHT_MARKS = {
     "[THINK]": "[/THINK]",
     "<seed:think>": "</seed:think>",
     "◁think▷": "◁/think▷",
+    "<|channel>thought": "<channel|>",
+    "<|START_THINKING|>": "<|END_THINKING|>",
 }
 _THOUGHT_OPENS = re.compile("|".join(map(re.escape, THOUGHT_MARKS)))
 _THOUGHT_ENDS = re.compile("|".join(map(re.escape, THOUGHT_MARKS.values())))
@@ -108,6 +111,31 @@ def opening_thought(text: str) -> int:
         return 0
     end = text.find(THOUGHT_MARKS[opens[0]], opens.end())
     return len(text) if end < 0 else end + len(THOUGHT_MARKS[opens[0]])
+
+
+class Thought(NamedTuple):
+    """The thought at the beginning of a response."""
+
+    text: str
+    closed: bool
+    answer: str
+    """The text after it; empty if it does not end."""
+
+
+def split_thought(text: str, opened: str = "") -> Thought | None:
+    """Split a response into the thought at its beginning and the rest; None if it does not begin with a thought.
+
+    Args:
+        opened: the mark with which the prompt has already opened the thought.
+    """
+    start = len(text) - len(text.lstrip())
+    opens = _THOUGHT_OPENS.match(text, start)
+    if opens is None and not opened:
+        return None
+    begin = opens.end() if opens else 0
+    closing = THOUGHT_MARKS[opens[0] if opens else opened]
+    thought, closed, answer = text[begin:].partition(closing)
+    return Thought(thought.strip(), bool(closed), answer.lstrip())
 
 
 def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
