@@ -139,7 +139,7 @@ CASES: list[dict[str, list[str]]] = [
      "tasks.half_life=0.5": ["tasks.kind=success_aware", "iterations=4", "tasks.explore=0"]},
     {"tasks.levels=[{turns=2}, {turns=3}]": LEVELS, "tasks.window=1000": [*LEVELS, "tasks.up=0.01", "tasks.down=0"],
      "tasks.up=0.01": [*LEVELS, "tasks.down=0", "optimizer.lr=1e-3"],
-     "tasks.down=0.39": [*LEVELS, "tasks.up=0.4", "iterations=6", "optimizer.lr=1e-3"],
+     "tasks.down=0.39": [*LEVELS, "tasks.up=0.4", "iterations=12", "optimizer.lr=1e-3"],
      "tasks.review=0.9": [*LEVELS, "tasks.up=0.01", "tasks.down=0", "iterations=4"]},
     {f"tasks.parts=[{{env={{id='{words.ID}'}}}}, {{name='b', env={{id='{words.ID}', kwargs={{turns=1}}}}}}]":
      [*MIXED, f"tasks.parts=[{{env={{id='{words.ID}'}}}}]"]},

@@ -139,8 +139,9 @@ LEFT_OUT = {
 }
 #: Where the rewards differ: the number of the action, GEM's reward, and ours.
 RG_BY_INTENT = {
-    "simple_integration": (2, 1.0, 0.0),  # C0 is no variable of one letter, and nothing else is handed to sympy
-    "prime_factorization": (3, "ValueError", 0.0),  # the scorer trips
+    "simple_integration": {(2, 1.0, 0.0)},  # C0 is no variable of one letter, and nothing else is handed to sympy
+    "prime_factorization": {(3, "ValueError", 0.0)},  # the scorer trips
+    "game_of_life_halting": {(2, 1.0, 0.0), (3, 1.0, 0.0)},  # the scorer takes every text for right
 }
 
 
@@ -155,4 +156,4 @@ def test_reasoning_gym(tmp_path):
         if name != "spiral_matrix":  # later versions ask in other words
             assert questions == asked, name
         different = {(i % 7, a, b) for i, (a, b) in enumerate(zip(paid, rewards, strict=True)) if a != b}
-        assert different == ({RG_BY_INTENT[name]} if name in RG_BY_INTENT else set()), name
+        assert different == RG_BY_INTENT.get(name, set()), name
