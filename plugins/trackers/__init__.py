@@ -70,11 +70,6 @@ class SwanLabTracker(Tracker):
             run.finish()
 
 
-def _allowed(name: str) -> str:
-    """Return a metric's name with the characters that MLflow allows."""
-    return re.sub(r"[^/\w.\- :]", "_", name)
-
-
 class MlflowTracker(Tracker):
     """MLflow: settings as parameters, curves, episodes and the report as artifacts.
 
@@ -111,9 +106,8 @@ class MlflowTracker(Tracker):
         if self._kept.is_new(iteration):
             now = int(time.time() * 1000)
             metric = self._mlflow.entities.Metric
-            self._client.log_batch(
-                self._kept.id, [metric(_allowed(name), float(value), now, iteration) for name, value in metrics.items()]
-            )
+            allowed = {re.sub(r"[^/\w.\- :]", "_", name): float(value) for name, value in metrics.items()}
+            self._client.log_batch(self._kept.id, [metric(*pair, now, iteration) for pair in allowed.items()])
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         text = "\n\n----\n\n".join(episode_text(row) for row in episode_rows(trajectories))
