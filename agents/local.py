@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class NoEngine:
-    """What a run needs to know of a model that another engine plays."""
+    """Facts about a model that another engine plays."""
 
     stop: frozenset[int]
     max_context: int

@@ -1,4 +1,4 @@
-"""What commands that look at the system say on a machine and in a Docker container of the same image and limits.
+"""Output of commands that look at the system, on a machine and in a Docker container of the same image and limits.
 
     debootstrap --variant=minbase --include=iproute2,procps,sudo,hostname,python3-minimal bookworm debian
     python benchmarks/machine_beside_docker.py debian     as root, with dockerd

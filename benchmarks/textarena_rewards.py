@@ -1,4 +1,4 @@
-"""What every game of TextArena pays a winner, a loser and a lazy player: ``python benchmarks/textarena_rewards.py``.
+"""Rewards of a winner, a loser and a lazy player in all games of TextArena: ``python benchmarks/textarena_rewards.py``.
 
 Games for one player are played by an expert that reads the solution from the game, by one that is wrong,
 and by one that does nothing. In games for several, seat 0 plays legal moves at random against opponents

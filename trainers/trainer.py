@@ -76,7 +76,7 @@ class Trainer:
         self.wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)
         self.begun: dict[str, float] = {}
         self.termination = Termination()
-        self._to_save: dict[str, Any] = {}
+        self._to_save: dict[str, Any] = {}  # the tasks' part of a checkpoint, as of the last step that was finished
         with contextlib.ExitStack() as stack:
             if config.placement.roles.used:
                 from rollenv.ray_calls import connected
@@ -196,7 +196,6 @@ class Trainer:
         while state.iteration < config.iterations:
             self.threads.adapt()
             metrics: dict[str, float] = {}
-            self._to_save = self.batches.state()
             with timed("collect", metrics, self.threads.own_processes), self._sharing_cores():
                 groups = self._collect(metrics)
             with self.termination.deferred():
@@ -245,7 +244,7 @@ class Trainer:
         return groups
 
     def _save(self) -> None:
-        self.state.save(self.run, self.config.keep_checkpoints, self.batches.state())
+        self.state.save(self.run, self.config.keep_checkpoints, self._to_save)
 
     def _evaluate(self) -> dict[str, float]:
         """Play the evaluation episodes, save them and return their metrics."""

@@ -135,16 +135,13 @@ class ChatFormat:
     def _channel_message(self, said: str) -> Message:
         """Convert a response of several messages, such as harmony's channels: the last behind the header is shown."""
         _, found, answer = said.rpartition(self.header)
-        message = {"role": "assistant", "content": self._without_marks(answer if found else after_thoughts(said)[0])}
+        message = {"role": "assistant", "content": self._marks.sub("", answer if found else after_thoughts(said)[0])}
         if self.thought_key and said.lstrip().startswith(self._thought_header):
             thought = said.lstrip().removeprefix(self._thought_header)
             message[self.thought_key] = next(iter(self._marks.split(thought)))
             if not found and message["content"] == message[self.thought_key]:
                 message["content"] = ""
         return message
-
-    def _without_marks(self, said: str) -> str:
-        return self._marks.sub("", said)
 
     def without_thought(self, ids: Ids, prompt: Ids) -> tuple[Message, bool]:
         """Convert a response to a message without thoughts; also return whether it had any."""
@@ -337,7 +334,7 @@ class ChatFormat:
 
     @property
     def writes_calls(self) -> bool:
-        """Whether the template writes the calls of an answer in a form of its own."""
+        """True if the template writes the calls of an answer in a form of its own."""
         return self._call_form is not None
 
     def call_message(self, text: str, calls: Sequence[tuple[str, str, Any]]) -> Message:

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from rollenv import MissingExtra, UsageError
+from rollenv.report import open_run, write_report
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.alarms import Alarm
 from rollenv.trainers.tracking import (
@@ -316,3 +317,19 @@ def test_trackers_import_nothing_heavy_before_they_are_made():
     program = f"import sys, rollenv.trainers.tracking; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_addresses_with_passwords_and_webhooks_are_not_published(tmp_path):
+    settings = {
+        "env": {"id": "math:Arithmetic-v0-digit"},
+        "trackers": {"alerts": "https://hooks.example/T0-secret"},
+        "rewards": {"domains": [{"url": "http://me:secret@10.0.0.1:8000/v1"}]},
+        "player": {"url": "http://a:1,http://b:secret@c:2/v1"},
+        "path": "/data/a@b",
+    }
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 0, "eval/success": 0.5}\n')
+    write_report([tmp_path], tmp_path / "report.html")
+    assert "secret" not in (tmp_path / "report.html").read_text()
+    shown = open_run(tmp_path).settings
+    assert (shown["path"], shown["rewards"]["domains"][0]["url"]) == ("/data/a@b", "http://***@10.0.0.1:8000/v1")

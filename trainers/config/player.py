@@ -22,8 +22,8 @@ class LocalPlayer(Section):
     kind: Literal["local"] = "local"
 
     @property
-    def structure(self) -> dict[str, str]:
-        """None: it constrains no answers."""
+    def structure(self) -> dict[str, Any]:
+        """Empty: it constrains no answers."""
         return {}
 
 
@@ -46,7 +46,7 @@ with warnings.catch_warnings():
             return self
 
         @property
-        def structure(self) -> dict[str, str]:
+        def structure(self) -> dict[str, Any]:
             """The arguments of ``Sampling`` that constrain answers."""
             return {"schema": json.dumps(self.schema) if self.schema else "", "grammar": self.grammar}
 

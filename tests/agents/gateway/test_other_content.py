@@ -1,4 +1,4 @@
-"""What a model of text cannot read, and tools without a schema, in each dialect: histories are read, and stay equal."""
+"""Content that a model of text cannot read, and tools without a schema, in each dialect: read, and equal every time."""
 
 from __future__ import annotations
 
