@@ -180,7 +180,7 @@ def build(config: PreTrainedConfig, device: Device) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(config, dtype=device.dtype).eval()
 
 
-def batch(scale: Scale, shape: tuple[int, int], vocabulary: int) -> Experience:
+def groups_of(scale: Scale, shape: tuple[int, int], vocabulary: int) -> list[Group]:
     """Groups of eight of one prompt, with as many tokens as a micro-batch has; responses are of several lengths."""
     rng = random.Random(0)
     prompt, longest = shape
@@ -195,7 +195,12 @@ def batch(scale: Scale, shape: tuple[int, int], vocabulary: int) -> Experience:
             group.trajectories.append(Trajectory(group.task, [turn], "terminated", member=member))
             tokens += prompt + n
         groups.append(group)
-    data = experience(groups, "trajectory")
+    return groups
+
+
+def batch(scale: Scale, shape: tuple[int, int], vocabulary: int) -> Experience:
+    """The samples of :func:`groups_of`."""
+    data = experience(groups_of(scale, shape, vocabulary), "trajectory")
     data.columns["weights"] = data.columns["behavior"] * 0 + 1 / len(data)
     return data
 

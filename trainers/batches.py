@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from rollenv.agents.base import update_weights_of
 from rollenv.agents.engines.adapters import Adapter
@@ -31,7 +35,18 @@ def weights_for_player(policy: Policy, form: WeightForm) -> Iterator[tuple[str, 
     """
     if form == "shared":
         return None
-    return policy.adapter() if form == "adapter" else policy.named_weights()
+    if form == "adapter":
+        return policy.adapter()
+    return as_saved(policy.model, policy.named_weights()) if form == "checkpoint" else policy.named_weights()
+
+
+def as_saved(model: PreTrainedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield weights under the names and in the shapes of a checkpoint, a layer at a time.
+
+    The two differ where transformers joins weights as it loads them, as those of experts.
+    """
+    for _, layer in itertools.groupby(weights, key=lambda pair: re.match(r".*?\.\d+\.|", pair[0])[0]):  # type: ignore[index]
+        yield from revert_weight_conversion(model, dict(layer)).items()
 
 
 class Batches(ABC):

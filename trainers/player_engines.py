@@ -12,6 +12,7 @@ from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.router import Router
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
+from rollenv.core.errors import UsageError
 from rollenv.rollout.episode import Limits
 from rollenv.trainers.config.player import (
     MAX_LORA_RANK,
@@ -22,6 +23,7 @@ from rollenv.trainers.config.player import (
     VllmPlayer,
 )
 from rollenv.trainers.config.run import RolloutConfig
+from rollenv.trainers.policies.routing import experts_per_token
 
 #: The values of vLLM's ``max_lora_rank``.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, MAX_LORA_RANK)
@@ -56,6 +58,12 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
         engine = _own_vllm(settings, folder, rank, {"chat": chat})
     if isinstance(settings, VllmPlayer) and settings.sleep:
         engine.check_sleep()
+    first = engine.engines[0] if isinstance(engine, Router) else engine
+    if first.on_cpu and not rank and experts_per_token(base_agent.model):
+        raise UsageError(
+            "vLLM on CPUs goes on with the experts that it started with, whatever weights it gets: take "
+            "player.kind=local, a GPU, or adapters of attention layers (model.lora.targets)"
+        )
     player = EngineAgent(engine, base_agent.tokenizer, step_prompt, base_agent.sampling, **template)
     player.version = base_agent.version
     return player

@@ -242,9 +242,13 @@ def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) 
     return versions
 
 
-def check_base(asleep: int) -> None:
+#: What gives up its memory while vLLM sleeps, by vLLM's tags.
+SLEEPERS = ("weights", "kv_cache")
+
+
+def check_base(lost: bool) -> None:
     """Raise UsageError if an engine has lost the base model of an adapter in its sleep."""
-    if asleep == 2:
+    if lost:
         raise UsageError(
             "vLLM lost the base model of the adapter in a sleep of level 2: sleep at level 1, or send merged weights"
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollenv.agents.engines.adapters import Adapter, saved_weights
 from rollenv.agents.engines.base import (
+    SLEEPERS,
     Decode,
     EngineFailed,
     EngineLost,
@@ -94,7 +95,9 @@ class VLLMEngine:
         self.model, self._adapts = Path(model), bool(options.get("enable_lora"))
         self._adapter: LoRARequest | None = None
         self._adapters = tempfile.TemporaryDirectory(prefix="rollenv-adapters-")
-        self._asleep = 0
+        self.on_cpu: bool = current_platform.is_cpu()
+        self._asleep: list[str] = []
+        self._lost_weights = False
         self.stats = TokenCounts()
         self._live: list[_Request] = []
         self._aborted: list[str] = []
@@ -119,7 +122,8 @@ class VLLMEngine:
     @version.setter
     def version(self, version: int) -> None:
         self._version = version
-        self._llm.set_weight_version(str(version))
+        if hasattr(self._llm, "set_weight_version"):  # vLLM 0.28 and later
+            self._llm.set_weight_version(str(version))
 
     # -- what sessions call ------------------------------------------------------------------------------------------
 
@@ -177,29 +181,28 @@ class VLLMEngine:
             raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
         adapts = isinstance(weights, Adapter) and self._adapts
         if adapts:
-            check_base(self._asleep)
+            check_base(self._lost_weights)
         was_running = not self._suspended
         await self.suspend()
-        if self._asleep:
-            await self._in_thread(self._llm.wake_up, ["weights"])
-            self._asleep = 1
+        if "weights" in self._asleep:
+            await self._wake_up("weights")
         if adapts:
             self._send_again()
             await self._in_thread(self._adapt, weights)
         else:
             self._send_again(changed=self._adapter is not None)
             await self._in_thread(self._reload, weights)
+        self._lost_weights = False
         self.version += 1
         if was_running:
             await self.resume()
 
     async def resume(self) -> None:
         """Resume sampling; unfinished responses continue after their tokens."""
-        if self._asleep == 2:
+        if self._lost_weights:
             raise UsageError("vLLM lost its weights in a sleep of level 2: call update_weights() before resume()")
-        if self._asleep:
-            await self._in_thread(self._llm.wake_up)
-            self._asleep = 0
+        for part in tuple(self._asleep):
+            await self._wake_up(part)
         self._suspended = False
         if self._live:
             self._wake()
@@ -213,7 +216,12 @@ class VLLMEngine:
         self.check_sleep()
         await self.suspend()
         await self._in_thread(self._llm.sleep, level, "keep")
-        self._asleep = level
+        self._asleep, self._lost_weights = list(SLEEPERS), level == 2
+
+    async def _wake_up(self, part: str) -> None:
+        """Allocate the memory of a part again, once: vLLM fails on memory that it has already."""
+        await self._in_thread(self._llm.wake_up, [part])
+        self._asleep.remove(part)
 
     def check_sleep(self) -> None:
         """Raise UsageError if the engine cannot :meth:`sleep`."""
@@ -270,7 +278,7 @@ class VLLMEngine:
             response.ids += ids
             response.logprobs += [row[i].logprob for i, row in zip(ids, completion.logprobs or (), strict=True)]
             response.versions += [self.version] * len(ids)
-            if completion.weight_versions:  # sent with the last tokens, for all tokens of the request
+            if getattr(completion, "weight_versions", None):  # sent with the last tokens, for all tokens of the request
                 spans = ((span.version, span.start, span.end) for span in completion.weight_versions)
                 response.versions[request.sent :] = versions_of(spans, len(response.ids) - request.sent, self.version)
             self.stats.drawn += len(ids)

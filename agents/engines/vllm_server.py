@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import httpx
 
 from rollenv.agents.engines.base import (
+    SLEEPERS,
     Decode,
     EngineFailed,
     EngineLost,
@@ -116,9 +117,10 @@ class ServerEngine:
         self._live: list[_Request] = []
         self._adapter, self._updates = "", 0
         self.version, self._server_version, self._failure = 0, -1, ""
-        self._suspended, self._asleep = False, 0
+        self._suspended, self._lost_weights = False, False
+        self._asleep: list[str] = []
         self.stats = TokenCounts()
-        self._can_sleep, self._rank = False, 0
+        self._can_sleep, self._rank, self.on_cpu = False, 0, False
         self.transfer: Transfer | None = None
         self.max_context = self._first_look()
 
@@ -169,18 +171,18 @@ class ServerEngine:
             )
         adapter = weights if isinstance(weights, Adapter) and self._rank else None
         if adapter:
-            check_base(self._asleep)
+            check_base(self._lost_weights)
             self.check_rank(max([adapter.config["r"], *(adapter.config.get("rank_pattern") or {}).values()]))
         was_running = not self._suspended
         await self.suspend()
-        if self._asleep:
-            await self._post("/wake_up?tags=weights")
-            self._asleep = 1
+        if "weights" in self._asleep:
+            await self._wake_up("weights")
         self._updates += 1
         if adapter:
             await self._adapt(adapter)
         else:
             await self._reload(weights)
+        self._lost_weights = False
         await self._forget()
         self.version, self._failure = self.version + 1, ""
         if was_running:
@@ -188,11 +190,10 @@ class ServerEngine:
 
     async def resume(self) -> None:
         """Resume the server; unfinished responses continue after their tokens."""
-        if self._asleep == 2:
+        if self._lost_weights:
             raise UsageError("vLLM lost its weights in a sleep of level 2: call update_weights() before resume()")
-        if self._asleep:
-            await self._post("/wake_up")
-            self._asleep = 0
+        for part in tuple(self._asleep):
+            await self._wake_up(part)
         await self._send_version()
         await self._post(self.resume_path, {})
         self._suspended = False
@@ -201,7 +202,12 @@ class ServerEngine:
         """Free the server's accelerator memory (see :class:`rollenv.agents.engines.base.RestingEngine`)."""
         self.check_sleep()
         await self._post(f"/sleep?level={level}&mode=keep")
-        self._suspended, self._asleep = True, level
+        self._suspended, self._asleep, self._lost_weights = True, list(SLEEPERS), level == 2
+
+    async def _wake_up(self, part: str) -> None:
+        """Allocate the memory of a part again, once: vLLM fails on memory that it has already."""
+        await self._post(f"/wake_up?tags={part}")
+        self._asleep.remove(part)
 
     def check_sleep(self) -> None:
         """Raise UsageError if the server cannot :meth:`sleep`."""
@@ -374,7 +380,8 @@ class ServerEngine:
                 f"the vLLM server at {self.url} reports log-probabilities of another distribution than it samples "
                 "from: start it with --logprobs-mode processed_logprobs"
             )
-        if about["device_config"]["device"] == "cpu" and about["scheduler_config"]["enable_chunked_prefill"]:
+        self.on_cpu = about["device_config"]["device"] == "cpu"
+        if self.on_cpu and about["scheduler_config"]["enable_chunked_prefill"]:
             raise UsageError(
                 f"the vLLM server at {self.url} would fail, since vLLM on CPUs does not support chunked prefill for "
                 "requests with seeds: start it with --no-enable-chunked-prefill"

@@ -16,6 +16,7 @@ from rank_runs import register
 from rank_runs import settings as small
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from rollenv.agents.engines.adapters import saved_weights
 from rollenv.agents.engines.base import Sampling, read_routes, room_for, write_routes
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.tiny.model import build_model, build_tokenizer
@@ -24,6 +25,7 @@ from rollenv.core import registry
 from rollenv.core.errors import UsageError
 from rollenv.rollout.records.samples import trajectory_samples
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers.batches import as_saved
 from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience
 from rollenv.trainers.policies.local import LocalPolicy
@@ -223,3 +225,15 @@ def test_settings_of_routers_are_refused_without_routers(key, tmp_path):
     AutoModelForCausalLM.from_config(dense).save_pretrained(tmp_path)
     with pytest.raises(UsageError, match=key.split("=")[0]):
         preflight(load_config("sokoban", [key, f"model.path={tmp_path}"]))
+
+
+def test_engines_of_other_projects_get_the_weights_of_a_checkpoint(tmp_path):
+    """transformers joins the experts of a layer; a checkpoint has them one by one."""
+    model = build_model(
+        TinySize(hidden=32, layers=2, heads=2, intermediate=64, experts=4), build_tokenizer(["up"], 300), 0
+    )
+    model.save_pretrained(tmp_path)
+    sent = dict(as_saved(model, model.state_dict().items()))
+    saved = dict(saved_weights(tmp_path))
+    assert sent.keys() - saved.keys() <= {"lm_head.weight"}  # tied to the embedding
+    assert all(torch.equal(sent[name], weight) for name, weight in saved.items())

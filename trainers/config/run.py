@@ -35,7 +35,7 @@ from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Weight, union, unless
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, SeedsConfig, distinct, training_environments
 
-WeightForm = Literal["shared", "adapter", "copy"]
+WeightForm = Literal["shared", "adapter", "copy", "checkpoint"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -510,9 +510,12 @@ class TrainConfig(Section):
     @property
     def weight_form(self) -> WeightForm:
         """The weights that a player gets after an update: none if ``shared``, as it plays with the trained tensors; the
-        trained ``adapter``, if it holds the base model; or a ``copy`` of all weights."""
+        trained ``adapter``, if it holds the base model; a ``copy`` of all weights; or, for engines of other projects,
+        the same as a ``checkpoint`` has them."""
         if self.played_rank:
             return "adapter"
+        if self.player.kind != "local":
+            return "checkpoint"
         return "shared" if self.shares_weights and self.plays_here else "copy"
 
     @property

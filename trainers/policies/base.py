@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.trainers.policies.packed import Packed
@@ -54,6 +55,7 @@ class LogprobReader(Protocol):
 class Policy(LogprobReader, Protocol):
     """A model that is trained."""
 
+    model: PreTrainedModel
     overflowed: bool
     """True if the last step was skipped because the loss scale was too high; the next scale is lower."""
 
