@@ -54,7 +54,7 @@ class RunDir:
         Raises:
             RunDirError: it cannot be created.
         """
-        path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), Path(recipe).stem)
+        path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), folder_name(recipe))
         run = cls(path)
         about = json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)})  # may fail: before the folder
         try:
@@ -207,6 +207,11 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
                 yield row
             else:
                 logger.warning("line %d of %s holds no row and is ignored", number, file)
+
+
+def folder_name(recipe: str) -> str:
+    """Return the start of the names of a recipe's folders, which has no colon of an id."""
+    return (Path(recipe).stem if recipe.endswith(".toml") else Path(recipe).name).replace(":", "-")
 
 
 def next_free(root: Path, name: str) -> Path:

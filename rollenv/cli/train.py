@@ -57,6 +57,9 @@ def command(
     list_algorithms: bool = typer.Option(
         False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List the values of algorithm=NAME."
     ),
+    seeds: int = typer.Option(0, min=0, help="Number of seeds: a run for each, in one folder, with their means."),
+    vary: list[str] = typer.Option(None, metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds."),
+    beside: int = typer.Option(0, min=0, help="Runs at a time with --seeds or --vary; 0: one per core, one on a GPU."),
     write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file, without starting anything."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
@@ -70,6 +73,13 @@ def command(
 
     if harness:
         overrides = [*(overrides or ()), f"harness.name={json.dumps(harness)}"]
+    if seeds or vary:
+        if dry_run or write_recipe:
+            raise UsageError("--seeds and --vary start runs: leave out --dry-run and --write-recipe")
+        from rollenv.cli.sweep import sweep
+
+        sweep(recipe, overrides or (), max(seeds, 1), vary or (), beside, _need_everything, resume)
+        return
     run: RunDir | None = None
     if resume and not (write_recipe or dry_run):
         run, config = _resume(recipe, overrides or (), accept)
@@ -166,13 +176,13 @@ def _need_player(config: TrainConfig) -> None:
 def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
     """Return the run to resume. Repeated settings must be unchanged, except for more iterations."""
     from rollenv.trainers.config import is_env_id, load_config, with_settings
-    from rollenv.trainers.run_dir import RunDir, latest
+    from rollenv.trainers.run_dir import RunDir, folder_name, latest
 
     if is_env_id(recipe):  # its recipe need not be chosen again
         named = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
     else:
         named = load_config(recipe, overrides).run_dir
-    path = Path(named) if named else latest(Path("runs"), Path(recipe).stem)
+    path = Path(named) if named else latest(Path("runs"), folder_name(recipe))
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
     run, started = RunDir.resume(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import webbrowser
 from pathlib import Path
 
@@ -16,12 +18,17 @@ def command(
     out: Path | None = typer.Option(
         None, "--out", "-o", help="Page to write. Default: report.html in the folder, or compare.html here for several."
     ),
-    show: bool = typer.Option(False, "--open", help="Open the page in a browser."),
+    show: bool | None = typer.Option(
+        None, "--open/--no-open", help="Open the page in a browser. Default: on a terminal with a desktop."
+    ),
     serve: bool = typer.Option(False, "--serve", help="Serve all runs in a folder as pages until Ctrl-C."),
     host: str = typer.Option("127.0.0.1", help="Address to serve at; other machines reach it unless it is loopback."),
     port: int = typer.Option(8765, min=0, max=65535, help="Port to serve at; 0 picks a free one."),
 ) -> None:
-    """Show training runs and evaluations: curves and every stored episode."""
+    """Show training runs and evaluations in a browser: curves and every stored episode."""
+    if show is None:
+        desktop = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        show = bool(console.is_terminal and desktop)
     if serve:
         if len(runs) != 1 or out is not None:
             raise UsageError("--serve takes one folder, and no --out: `rollenv view --serve runs/`")

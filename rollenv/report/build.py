@@ -16,8 +16,9 @@ from typing import Any
 from rollenv.core import drawing
 from rollenv.report import summary
 from rollenv.report.episodes import STATUSES, EpisodeIndex
-from rollenv.report.folders import Run, open_run
+from rollenv.report.folders import Run
 from rollenv.report.plain import dumps, plain
+from rollenv.report.sweep import open_runs, sweep_table
 
 #: Maximum characters of shards inside the page; larger runs keep each shard in a separate file.
 SMALL = 4_000_000
@@ -46,7 +47,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     Args:
         out: the page, an ``.html`` file; an existing one is replaced.
     """
-    runs = [open_run(folder) for folder in folders]
+    runs = [run for folder in folders for run in open_runs(folder)]
     shards = _Shards(out.with_name(f"{out.stem}_files"))
     shelf = EpisodeIndex(shards.put)
     for run in runs:
@@ -66,7 +67,9 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
     about = []
     for number, (name, run) in enumerate(zip(_names(runs), runs, strict=True)):
         counts = [sum(pair == (number, status) for pair in statuses) for status in range(len(STATUSES))]
-        damaged = f"{run.damaged} damaged lines of its files were left out." if run.damaged else ""
+        notes = [f"{run.damaged} damaged lines of its files were left out."] if run.damaged else []
+        if len(run.seeds) > 1:
+            notes.append(f"Means of {len(run.seeds)} seeds; its episodes and settings are those of the first.")
         about.append(
             {
                 "name": name,
@@ -75,12 +78,14 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
                 "tables": summary.tables(run),
                 "metrics": plain(run.metrics),
                 "settings": json.dumps(plain(run.settings), indent=2) if run.settings else "",
-                "note": damaged,
+                "seeds": plain(run.seeds),
+                "note": " ".join(notes),
             }
         )
     return {
         "title": _title(runs),
         "runs": about,
+        "tables": sweep_table(runs),
         "curves": summary.curves([row for run in runs for row in run.metrics], runs[0].env_id if runs else ""),
         "index": index,
         "grounds": drawing.grounds(),

@@ -45,11 +45,15 @@ class Run:
     recipe: str
     damaged: int = field(default=0)
     """Unreadable lines so far."""
+    label: str = ""
+    """The setting, where the metrics are means over seeds."""
+    seeds: list[list[dict[str, Any]]] = field(default_factory=list)
+    """The metrics of each seed, where ``metrics`` are their means."""
 
     @property
     def name(self) -> str:
-        """The folder's name."""
-        return self.path.resolve().name
+        """The setting, or the folder's name."""
+        return self.label or self.path.resolve().name
 
     @property
     def env_id(self) -> str:

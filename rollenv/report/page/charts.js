@@ -48,8 +48,9 @@ function seriesOf(definition) {
     const points = run.metrics.filter(r => Number.isFinite(r[key]) && Number.isFinite(r.iteration))
       .map(r => [r.iteration, r[key], r]).sort((a, b) => a[0] - b[0]);
     if (!points.length) return;
+    const seeds = (run.seeds || []).map(rows => rows.filter(r => Number.isFinite(r[key])).map(r => [r.iteration, r[key]]));
     const label = several ? (definition.series.length > 1 ? `${run.name}: ${name}` : run.name) : name;
-    out.push({key, label, points, color: lineColor(several ? number : which), dash: several ? DASHES[which % 3] : "none"});
+    out.push({key, label, points, seeds, color: lineColor(several ? number : which), dash: several ? DASHES[which % 3] : "none"});
   }));
   return out;
 }
@@ -64,14 +65,14 @@ function chart(definition) {
   const legend = el("div", {class: "legend"});
   const card = el("div", {class: "card chart"},
                   el("div", {class: "row spread"}, el("h3", {}, visible(definition.title)), help(definition.help)));
-  const values = series.flatMap(s => s.points.map(p => p[1]));
+  const values = series.flatMap(s => [...s.points, ...s.seeds.flat()].map(p => p[1]));
   if (!values.length) return el("div", {class: "card chart"}, el("h3", {}, definition.title), el("p", {class: "dim"}, "No finite numbers."));
   let [low, high] = isShare ? [0, 1] : range(values, look.clip);
   if (!isShare && low > 0 && low < high / 3) low = 0;
   const marks = ticks(low, high, 4), step = marks.length > 1 ? marks[1] - marks[0] : high - low;
   low = Math.min(low, Math.floor(low / step + 1e-9) * step);
   high = Math.max(high, Math.ceil(high / step - 1e-9) * step);
-  const xs = series.flatMap(s => [s.points[0][0], s.points[s.points.length - 1][0]]);
+  const xs = series.flatMap(s => [s.points, ...s.seeds].filter(p => p.length).flatMap(p => [p[0][0], p[p.length - 1][0]]));
   const first = Math.min(0, ...xs), last = Math.max(...xs, first + 1);
   const X = x => left + (W - left - right) * (x - first) / (last - first);
   const inside = y => Math.min(high, Math.max(low, y));
@@ -88,6 +89,7 @@ function chart(definition) {
     if (EVALUATED.test(s.key)) band(root, s, X, Y);
     const smooth = look.smooth && s.points.length >= 30 && !EVALUATED.test(s.key);
     const style = {fill: "none", stroke: s.color, "stroke-linejoin": "round", "stroke-dasharray": s.dash};
+    for (const seed of s.seeds) root.append(svgNode("polyline", {...style, points: line(smooth ? smoothed(seed, look.smooth) : seed), "stroke-width": 0.8, opacity: 0.45}));
     if (smooth) root.append(svgNode("polyline", {...style, points: line(s.points), "stroke-width": 1, opacity: 0.3}));
     const strong = smooth ? smoothed(s.points, look.smooth) : s.points;
     root.append(svgNode("polyline", {...style, points: line(strong), "stroke-width": 2}));

@@ -14,11 +14,13 @@ function summaryOfOne(run) {
     el("div", {class: "tiles"}, ...run.tiles.map(([label, text, hint]) =>
       el("div", {class: "card tile"}, el("div", {class: "label"}, label, help(hint)), tileValue(text)))),
     run.note ? el("p", {class: "small dim"}, run.note) : null,
-    ...run.tables.map(textTable));
+    ...[...data.tables, ...run.tables].map(textTable));
 }
 
 // The tiles of several runs side by side.
 function summaryOfSeveral() {
+  const note = data.runs.find(run => run.note)?.note;
+  if (data.tables.length) return el("section", {}, ...data.tables.map(textTable), note ? el("p", {class: "small dim"}, visible(note)) : null);
   const labels = new Map(data.runs.flatMap(run => run.tiles.map(([label, , hint]) => [label, hint])));
   const value = (run, label) => run.tiles.find(tile => tile[0] === label)?.[1] ?? "";
   const rows = [...labels].map(([label, hint]) => el("tr", {}, el("td", {class: "dim"}, label, " ", help(hint)),

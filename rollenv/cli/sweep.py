@@ -1,0 +1,234 @@
+"""``rollenv train --seeds N --vary KEY=A,B``: a run for each setting and seed, in one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from rollenv.cli.common import console, error_console
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.report.sweep import SWEEP, open_runs, sweep_table
+
+if TYPE_CHECKING:
+    from rollenv.trainers.config import TrainConfig
+
+#: A comma outside of brackets and quotes.
+_COMMA = re.compile(r""",(?![^\[{]*[\]}])(?=(?:[^"]*"[^"]*")*[^"]*$)""")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A setting with a seed."""
+
+    setting: str
+    seed: int
+    folder: Path
+    overrides: list[str]
+    iterations: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting}, seed {self.seed}" if self.setting else f"seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def done(self) -> int:
+        """Iterations so far."""
+        from rollenv.trainers.run_dir import read_rows
+
+        rows = read_rows(self.folder / "metrics.jsonl")
+        return int(rows[-1]["iteration"]) if rows else 0
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.iterations and any((self.folder / "checkpoints").glob("step-*"))
+
+    def start(self, recipe: str, threads: int) -> None:
+        """Start or continue the run in a process of its own."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "rollenv", "train", recipe, *self.overrides, f"run_dir={self.folder}"]
+        if threads and not any(o.startswith("threads=") for o in self.overrides):
+            command.append(f"threads={threads}")
+        if (self.folder / "config.json").exists():
+            command.append("--resume")
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def sweep(
+    recipe: str,
+    overrides: Sequence[str],
+    seeds: int,
+    vary: Sequence[str],
+    beside: int,
+    need: Callable[[TrainConfig], None],
+    resume: bool,
+) -> None:
+    """Run all settings with all seeds, show their progress, and write their page and table.
+
+    Args:
+        beside: runs at a time; 0 for one for each core, or one at a time on a GPU.
+        need: called with the configuration of each setting before anything starts.
+
+    Raises:
+        UsageError: a setting is wrong, or the folder has other runs.
+        RollenvError: runs failed; the others are complete.
+    """
+    folder, runs, configs = _plan(recipe, overrides, seeds, vary, resume)
+    for config in configs:
+        need(config)
+    _write_plan(folder, recipe, overrides, runs)
+    cores = len(os.sched_getaffinity(0))
+    import torch
+
+    beside = min(beside or (1 if torch.cuda.is_available() else cores), len(runs))
+    console.print(f"{len(runs)} runs, {beside} at a time, below {folder}", soft_wrap=True, markup=False)
+    try:
+        failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
+    except KeyboardInterrupt:
+        error_console.print(f"stopped; give the same command with run_dir={folder} --resume to go on", soft_wrap=True)
+        raise
+    _conclude(folder)
+    if failed:
+        named = "; ".join(f"{run.name}: {_last_line(run.log)} ({run.log})" for run in failed)
+        raise RollenvError(f"{len(failed)} of {len(runs)} runs failed. {named}")
+
+
+def _plan(
+    recipe: str, overrides: Sequence[str], seeds: int, vary: Sequence[str], resume: bool
+) -> tuple[Path, list[_Run], list[TrainConfig]]:
+    """Return the folder, its runs, and the configuration of each setting."""
+    from rollenv.trainers.config import load_config
+    from rollenv.trainers.run_dir import folder_name, latest, next_free
+
+    varied: dict[str, list[str]] = {}
+    for text in vary:
+        key, equals, values = text.partition("=")
+        if not equals or not values or key in varied or key in ("seed", "run_dir"):
+            raise UsageError(f"--vary takes KEY=A,B, each key once, and neither seed nor run_dir; not {text!r}")
+        varied[key] = [value.strip() for value in _COMMA.split(values)]
+    own = [o for o in overrides if not o.startswith("run_dir=")]
+    base = load_config(recipe, own)
+    named = next((o.removeprefix("run_dir=") for o in overrides if o.startswith("run_dir=")), "")
+    name = f"{folder_name(recipe)}-seeds"
+    folder = Path(named) if named else (latest if resume else next_free)(Path("runs"), name)
+    if folder is None:
+        raise UsageError(f"there are no runs of {recipe!r} with seeds below runs/ to resume; name their run_dir=")
+    if not resume and folder.exists():
+        raise UsageError(f"{folder} exists; continue it with --resume, or choose another with run_dir=PATH")
+    runs, configs = [], []
+    for combination in itertools.product(*varied.values()):
+        chosen = [f"{key}={value}" for key, value in zip(varied, combination, strict=True)]
+        configs.append(load_config(recipe, [*own, *chosen]))
+        setting = " ".join(chosen)
+        below = folder / re.sub(r"[^\w.=,+-]+", "-", setting) if setting else folder
+        for seed in range(base.seed, base.seed + seeds):
+            settings = [*(o for o in own if not o.startswith("seed=")), *chosen, f"seed={seed}"]
+            runs.append(_Run(setting, seed, below / f"seed-{seed}", settings, configs[-1].iterations))
+    return folder, runs, configs
+
+
+def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], runs: Sequence[_Run]) -> None:
+    listed = [
+        {"setting": run.setting or recipe, "seed": run.seed, "folder": run.folder.relative_to(folder).as_posix()}
+        for run in runs
+    ]
+    plan = {"recipe": recipe, "overrides": [o for o in overrides if not o.startswith("run_dir=")], "runs": listed}
+    file = folder / SWEEP
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        kept = {each["folder"] for each in before["runs"]} <= {each["folder"] for each in listed}
+        if before["recipe"] != recipe or before["overrides"] != plan["overrides"] or not kept:
+            raise UsageError(f"{folder} has runs of other settings: give those of {file}, or another run_dir")
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+
+
+def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> list[_Run]:
+    """Run all that are not finished, and return those that failed."""
+    waiting = [run for run in runs if not run.finished]
+    running: list[_Run] = []
+    failed = []
+    with _progress(runs) as show:
+        try:
+            while waiting or running:
+                while waiting and len(running) < beside:
+                    running.append(waiting.pop(0))
+                    running[-1].start(recipe, threads)
+                time.sleep(0.5)
+                for run in [r for r in running if r.process is not None and r.process.poll() is not None]:
+                    running.remove(run)
+                    if run.process is not None and run.process.returncode:
+                        failed.append(run)
+                    error_console.print(f"{run.name}: {_success(run)}", soft_wrap=True, markup=False)
+                show()
+        finally:
+            for run in running:
+                if run.process is not None:
+                    run.process.terminate()  # it saves a checkpoint
+            for run in running:
+                if run.process is not None:
+                    run.process.wait()
+    return failed
+
+
+@contextlib.contextmanager
+def _progress(runs: Sequence[_Run]) -> Iterator[Callable[[], None]]:
+    """A bar over the iterations of all runs."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(
+        *columns,
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=error_console,
+        disable=not error_console.is_terminal,
+    )
+    task = bar.add_task("iterations", total=sum(run.iterations for run in runs))
+    with bar:
+        yield lambda: bar.update(task, completed=sum(min(run.done, run.iterations) for run in runs))
+
+
+def _success(run: _Run) -> str:
+    from rollenv.trainers.run_dir import read_rows
+
+    evaluated = [row["eval/success"] for row in read_rows(run.folder / "metrics.jsonl") if "eval/success" in row]
+    if run.process is not None and run.process.returncode:
+        return f"failed: {_last_line(run.log)}"
+    return f"{evaluated[0]:.3f} -> {evaluated[-1]:.3f}" if evaluated else "done"
+
+
+def _last_line(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        return lines[-1].strip()[:300] if lines else "it said nothing"
+    return "it has no log"
+
+
+def _conclude(folder: Path) -> None:
+    from rollenv.cli.view import write_report
+
+    page = write_report(folder, out=folder / "report.html")
+    for each in sweep_table(open_runs(folder)):
+        head, *rows = each["rows"]
+        table = Table(*head, title=each["title"], box=None, header_style="bold", title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        console.print(table, markup=False)
+    console.print(f"page to look at: {page}", soft_wrap=True, markup=False)

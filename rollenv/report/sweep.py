@@ -1,0 +1,140 @@
+"""Runs of several settings and seeds as a page shows them: one entry a setting, with means over seeds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollenv.core.errors import UsageError
+from rollenv.report.folders import Run, is_run, open_run
+
+#: The file that lists the runs of ``rollenv train --seeds``.
+SWEEP = "sweep.json"
+#: Quantiles of Student's t for 95 % intervals, by the number of seeds; the last is for more.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.2)
+
+Rows = list[dict[str, Any]]
+
+
+def open_runs(folder: Path) -> list[Run]:
+    """Read a folder of one run, or of ``rollenv train --seeds``: then one run a setting, with its means."""
+    if not (folder / SWEEP).is_file():
+        return [open_run(folder)]
+    try:
+        listed = json.loads((folder / SWEEP).read_text(encoding="utf-8"))["runs"]
+        settings: dict[str, list[Path]] = {each["setting"]: [] for each in listed}
+        for each in listed:
+            settings[each["setting"]].append(folder / each["folder"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{folder / SWEEP} cannot be read: {type(error).__name__}: {error}") from error
+    runs = [_mean(setting, [open_run(path) for path in paths if is_run(path)]) for setting, paths in settings.items()]
+    started = [run for run in runs if run]
+    if not started:
+        raise UsageError(f"no run below {folder} has begun")
+    return started
+
+
+def _mean(setting: str, runs: Sequence[Run]) -> Run | None:
+    """Return the first seed's run with the means of all; None if none has begun."""
+    if not runs:
+        return None
+    return replace(
+        runs[0], label=setting, seeds=[run.metrics for run in runs], metrics=means([r.metrics for r in runs])
+    )
+
+
+def means(seeds: Sequence[Rows]) -> Rows:
+    """Return the mean of each metric at each iteration that all seeds have reached.
+
+    ``low`` and ``high`` of an evaluation become the 95 % interval of the mean over seeds (Student's t).
+    """
+    by_iteration = [{row["iteration"]: row for row in rows if "iteration" in row} for rows in seeds]
+    common = set.intersection(*map(set, by_iteration)) if by_iteration else set()
+    return [_mean_row([rows[iteration] for rows in by_iteration]) for iteration in sorted(common)]
+
+
+def _mean_row(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    keys = [key for key in rows[0] if all(_finite(row.get(key)) for row in rows)]
+    made: dict[str, Any] = {key: statistics.fmean(row[key] for row in rows) for key in keys}
+    made["iteration"] = rows[0]["iteration"]
+    if len(rows) > 1:
+        for key in keys:
+            if key == "eval/success" or (key.startswith("eval/") and key.endswith("/success")):
+                low, high = interval([row[key] for row in rows])
+                start = key.removesuffix("success")
+                made |= {f"{start}low": max(low, 0.0), f"{start}high": min(high, 1.0)}
+                made.pop(f"{start}tasks_low", None)
+                made.pop(f"{start}tasks_high", None)
+    return made
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean (Student's t); of one value, the value."""
+    middle = statistics.fmean(values)
+    if len(values) < 2:
+        return middle, middle
+    half = _T[min(len(values) - 2, len(_T) - 1)] * statistics.stdev(values) / len(values) ** 0.5
+    return middle - half, middle + half
+
+
+def sweep_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the table of the settings: success before and after, and its difference to the first, paired by seed."""
+    runs = [run for run in runs if run.seeds]
+    if not runs:
+        return []
+    first = _last(runs[0].seeds)
+    rows = []
+    for run in runs:
+        before, after = ([ends[i] for ends in map(_ends, run.seeds) if ends] for i in (0, 1))
+        paired = [
+            mine - theirs for mine, theirs in zip(_last(run.seeds), first, strict=False) if None not in (mine, theirs)
+        ]
+        compared = run is not runs[0] and paired
+        rows.append(
+            [
+                run.name,
+                str(len(run.seeds)),
+                _shown(before),
+                _shown(after),
+                _shown(paired, "+") if compared else "",
+                f"{statistics.fmean(map(_seconds, run.seeds)):.0f}",
+            ]
+        )
+    head = ["setting", "seeds", "success before RL", "after RL", "against the first, by seed", "seconds of RL"]
+    used = [at for at in range(len(head)) if any(row[at] for row in rows)]
+    title = "Means over seeds, with 95 % intervals of the mean (Student's t)"
+    return [{"title": title, "rows": [[row[at] for at in used] for row in [head, *rows]]}]
+
+
+def _ends(rows: Rows) -> tuple[float, float] | None:
+    """Return the success of a seed's first and last evaluation."""
+    evaluated = [float(row["eval/success"]) for row in rows if _finite(row.get("eval/success"))]
+    return (evaluated[0], evaluated[-1]) if evaluated else None
+
+
+def _last(seeds: Sequence[Rows]) -> list[Any]:
+    return [ends[1] if (ends := _ends(rows)) else None for rows in seeds]
+
+
+def _seconds(rows: Rows) -> float:
+    """Return the seconds of playing and updating, without warm-up and evaluation."""
+    stages = ("time/collect", "time/update", "time/publish")
+    return sum(float(row[key]) for row in rows for key in stages if _finite(row.get(key)))
+
+
+def _shown(values: Sequence[float], sign: str = "") -> str:
+    if not values:
+        return ""
+    low, high = interval(values)
+    if not sign:
+        low, high = max(low, 0.0), min(high, 1.0)
+    ends = f" ({100 * low:{sign}.1f} to {100 * high:{sign}.1f})" if len(values) > 1 else ""
+    return f"{100 * statistics.fmean(values):{sign}.1f} %{ends}"
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0
