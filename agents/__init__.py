@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rollenv.agents.gateway.gateway import Gateway
     from rollenv.agents.harness.agent import HarnessAgent, TrainedHarnessAgent
     from rollenv.agents.local import LocalAgent
-    from rollenv.agents.scripted import ReplayAgent, ScriptedAgent
+    from rollenv.agents.scripted import ReplayAgent
     from rollenv.agents.vllm import VLLMAgent
 
 #: The module of each public name; it is imported when the name is first used.
@@ -47,7 +47,6 @@ _MODULES = {
     "TrainedHarnessAgent": "rollenv.agents.harness.agent",
     "LocalAgent": "rollenv.agents.local",
     "ReplayAgent": "rollenv.agents.scripted",
-    "ScriptedAgent": "rollenv.agents.scripted",
     "VLLMAgent": "rollenv.agents.vllm",
 }
 
@@ -68,7 +67,6 @@ __all__ = [
     "RandomAgent",
     "ReplayAgent",
     "Sampling",
-    "ScriptedAgent",
     "Session",
     "TrainedHarnessAgent",
     "Updatable",

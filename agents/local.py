@@ -80,15 +80,19 @@ class LocalAgent(OwnsEngine, Agent):
         self._texts = Remembered(self._response_text.decode)
 
     @classmethod
-    def load(cls, path: str | Path, *, plays: bool = True, **sampling: Any) -> LocalAgent:
+    def load(
+        cls, path: str | Path, *, sampling: Sampling | None = None, plays: bool = True, **settings: Any
+    ) -> LocalAgent:
         """Load a model and the prompt format saved with it.
 
         Args:
             path: model folder, GGUF file, or name on the hub.
+            sampling: how answers are drawn; by default as saved, with these ``settings`` of :class:`Sampling` changed.
             plays: see the class.
         """
         path = model_at(str(path))
-        prompt, drawing = saved_format(path, **sampling)
+        prompt, saved = saved_format(path, **settings)
+        drawing = sampling or saved
         how = loading(path)
         try:
             model = AutoModelForCausalLM.from_pretrained(path, dtype="auto", **how)

@@ -16,8 +16,8 @@ _NAMES = {"up": ("up", "north"), "down": ("down", "south"), "left": ("left", "we
 _WRAPPED = re.compile(r"(\\boxed\{|<answer>|\[|)([^\[\]{}<>]*)(\}|</answer>|\]|)", re.DOTALL)
 #: Number of random actions from which the format is learned.
 _SAMPLES = 40
-#: If at most this many different ones occur among them, they count as all actions.
-_FEW = 6
+#: If at most this many different ones occur among four times as many, they count as all actions.
+_FEW = 12
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,16 @@ class ActionReader:
     moves: Mapping[str, str] = field(default_factory=dict)
     few: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> dict[str, str]:
+        """The known actions by their bare words."""
+        return {self._bare(action): action for action in [*self.moves.values(), *self.few]}
+
     def action(self, typed: str) -> str:
         """Return the action that the input stands for."""
-        words = {self._bare(action).lower(): action for action in self.moves.values()}
-        meant = [action for word, action in words.items() if typed and word.startswith(typed.lower())]
+        known = self.words.items()
+        meant = [action for word, action in known if word.lower() == typed.lower()]
+        meant = meant or [action for word, action in known if typed and word.lower().startswith(typed.lower())]
         if len(meant) == 1:
             return meant[0]
         opening = self.template.partition("%s")[0].strip()
@@ -55,18 +61,18 @@ def reader(env: Env, prompt: str) -> ActionReader:
     samples = list(_samples(env))
     template = _template(env, prompt, samples)
     bare = {found[2] for sample in samples if (found := _WRAPPED.fullmatch(sample))}
-    few = sorted(set(samples))
+    few = sorted({*samples, *(_samples(env, 3 * _SAMPLES) if len(set(samples)) <= _FEW else ())})
     return ActionReader(template, _moves(bare, template), tuple(few) if len(few) <= _FEW else ())
 
 
-def _samples(env: Env) -> Iterator[str]:
+def _samples(env: Env, number: int = _SAMPLES) -> Iterator[str]:
     """Yield random actions, sampled in a copy if the environment can be copied."""
     if not hasattr(env, "sample_random_action"):
         return
     with contextlib.suppress(RollenvError, NotImplementedError):
         if hasattr(env, "spawn"):
             env = env.spawn(same_state=True)
-        for _ in range(_SAMPLES):
+        for _ in range(number):
             yield env.sample_random_action()
 
 

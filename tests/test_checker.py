@@ -183,6 +183,13 @@ class TooManyKeys(Guess):
         return f"{self.secret} {self.turn}"
 
 
+class Hidden(Guess):
+    """The player does not see the secret; the key stands for it."""
+
+    def render(self):
+        return "?"
+
+
 class Fragile(Guess):
     def _step(self, action):
         int(action)
@@ -246,6 +253,13 @@ BROKEN = [
 def twin():
     with TwinProcess() as process:
         yield process
+
+
+def test_a_state_may_have_parts_that_the_player_does_not_see():
+    found = {
+        finding.name: finding for finding in run_checks(Hidden, abilities=["random_action", "state_key"], episodes=3)
+    }
+    assert found["state key"].ok, found["state key"].detail
 
 
 @pytest.mark.slow

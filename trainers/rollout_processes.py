@@ -20,13 +20,13 @@ import psutil
 import torch
 
 from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.cpu_threads import cores
 from rollenv.agents.local import LocalAgent
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
-from rollenv.trainers.cpu_threads import cores
 
 logger = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from rollenv.agents.base import update_weights_of
+from rollenv.agents.engines.cpu_threads import CpuThreads
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.report.folders import hide_secrets
@@ -30,7 +31,6 @@ from rollenv.trainers.batches import batches_of, weights_for_player
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
-from rollenv.trainers.cpu_threads import CpuThreads
 from rollenv.trainers.learner import Learner
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight

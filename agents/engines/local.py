@@ -25,6 +25,7 @@ from rollenv.agents.engines.base import (
     token_ids,
     write_routes,
 )
+from rollenv.agents.engines.cpu_threads import CpuThreads
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.needs import extra
 
@@ -66,6 +67,10 @@ class EngineStats:
         return self.computed + self.drawn
 
 
+#: Decoding steps between two looks at the idle cores.
+_LOOK_AFTER = 16
+
+
 class LocalEngine:
     """Samples from a causal language model, for many sessions at once.
 
@@ -100,6 +105,7 @@ class LocalEngine:
         self.max_context = context_length(model.config)
         self.version = 0
         self.stats = EngineStats()
+        self.threads: CpuThreads | None = None  # set where nobody else follows the idle cores
         self._waiting: list[LocalRequest] = []
         self._one_token: list[LocalRequest] = []
         self._running: list[LocalRequest] = []  # request i has row i of the batch
@@ -197,6 +203,8 @@ class LocalEngine:
         self._scheduled_in = None
         if self._suspended:
             return
+        if self.threads is not None and self.stats.steps % _LOOK_AFTER == 0:
+            self.threads.adapt()
         every = [*self._waiting, *self._one_token, *self._running]
         self._try(self._work, None, every)
         if self.active:

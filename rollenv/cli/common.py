@@ -88,8 +88,7 @@ def set_loudness(verbose: int, quiet: bool) -> None:
 
 AGENT_HELP = (
     "random, oracle, nop (does nothing), noisy:SHARE (an oracle with that share of random actions), constant:TEXT, "
-    "react (a rule-based baseline for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model, a "
-    "run, a GGUF file, or smollm2-135m), "
+    "replay:FILE (stored answers), local:FOLDER (a model, a run, a GGUF file, or smollm2-135m), "
     "vllm:FOLDER, chat:MODEL at --base-url (key from OPENAI_API_KEY), or 'harness:NAME ARGS' "
     "(pi, codex, ...) with the model of --model."
 )
@@ -116,6 +115,7 @@ class AgentOptions:
 
     temperature: float | None = _option(min=0, help="Sampling temperature; 0 is greedy.")
     max_tokens: int | None = _option(min=1, help="Maximum number of tokens per answer.")
+    threads: int | None = _option(min=1, help="CPU threads of a local model. Default: the idle cores, as they change.")
     model: str = _option(default="", help="Model for a harness: local:FOLDER, vllm:FOLDER or chat:MODEL at --base-url.")
     base_url: str = _option(default="", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1.")
     system: str | None = _option(help="System prompt of a chat agent.")
@@ -131,9 +131,9 @@ class AgentOptions:
         """Raise UsageError if the agent takes no option that was given."""
         kind = name.partition(":")[0]
         drawing = {"temperature", "max_tokens"}
-        owners = {"model": "a harness", **dict.fromkeys(drawing, "a model")}
+        owners = {"model": "a harness", "threads": "a local model", **dict.fromkeys(drawing, "a model")}
         everything = set(vars(self))
-        takes = {"chat": everything - {"model"}, "harness": everything, "local": drawing, "vllm": drawing}
+        takes = {"chat": everything - {"model"}, "harness": everything, "local": drawing | {"threads"}, "vllm": drawing}
         for option, value in vars(self).items():
             if value not in (None, "") and option not in takes.get(kind, {"temperature", "base_url"}):
                 who = owners.get(option, "a chat agent")
@@ -177,7 +177,7 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
         UsageError: for an unknown name, or an option that it does not take.
     """
     from rollenv.agents.base import ConstantAgent, NopAgent, OracleAgent, RandomAgent
-    from rollenv.agents.scripted import ReplayAgent, ScriptedAgent
+    from rollenv.agents.scripted import ReplayAgent
 
     options = options or AgentOptions()
     kind, _, argument = name.partition(":")
@@ -193,8 +193,6 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
         agent = OracleAgent(_share(argument))
     elif kind == "constant":
         agent = ConstantAgent(argument)
-    elif name == "react":
-        agent = ScriptedAgent()
     elif kind == "harness" and argument:
         options.check(name)
         return _harness_agent(argument, options)
@@ -291,9 +289,12 @@ def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
             chat = {"system": prompt.system or None, "examples": prompt.examples, **prompt.template_args}
             return VLLMAgent.load(folder, None, sampling, chat=chat)
         return VLLMAgent.load(folder, prompt, sampling)
+    from rollenv.agents.engines.cpu_threads import CpuThreads
     from rollenv.agents.local import LocalAgent
 
-    return LocalAgent.load(folder, **override)
+    agent = LocalAgent.load(folder, **override)
+    agent.engine.threads = CpuThreads(options.threads or 0)
+    return agent
 
 
 def model_folder(path: Path) -> Path:

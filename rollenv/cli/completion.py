@@ -33,7 +33,7 @@ def recipes(incomplete: str) -> list[str]:
 
 def agents(incomplete: str) -> list[str]:
     """Return the matching kinds of agents."""
-    kinds = ("random", "oracle", "noisy:", "constant:", "react", "replay:", "local:", "vllm:", "chat:")
+    kinds = ("random", "oracle", "noisy:", "constant:", "replay:", "local:", "vllm:", "chat:")
     return [kind for kind in kinds if kind.startswith(incomplete)]
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ def command(
     max_tokens: int = typer.Option(
         None, min=1, help="Maximum tokens per answer. Default: 1024, but none with --upstream."
     ),
+    threads: int = typer.Option(None, min=1, help="CPU threads of local:FOLDER. Default: the idle cores."),
     seed: int = typer.Option(0, help="Seed for sampling."),
     calls: int = typer.Option(1000, min=1, help="Maximum number of calls per session."),
     tokens: int = typer.Option(1_000_000, min=1, help="Maximum number of sampled tokens per session."),
@@ -52,7 +54,7 @@ def command(
     if not model and not upstream:
         raise UsageError("name the model to serve with --model: local:FOLDER, vllm:FOLDER, or a name at --upstream")
     gateway = Gateway(
-        _model(model, upstream, temperature, max_tokens),
+        _model(model, upstream, AgentOptions(temperature=temperature, max_tokens=max_tokens, threads=threads)),
         host=host,
         port=port,
         record=record,
@@ -69,20 +71,22 @@ def command(
         console.print(f"{open_ones} sessions with calls were not finished: {chats} has only what was finished before")
 
 
-def _model(model: str, upstream: str, temperature: float | None, max_tokens: int | None) -> Any:
+def _model(model: str, upstream: str, options: AgentOptions) -> Any:
     """Make the model of a name, or the upstream endpoint."""
     from rollenv.agents.chat.endpoint import Endpoint
     from rollenv.agents.gateway.endpoint import Upstream
     from rollenv.agents.gateway.policy import PolicyModel
 
     if upstream:
-        sampling = {"temperature": temperature, "max_tokens": max_tokens}
+        if options.threads:
+            raise UsageError("--threads is for --model local:FOLDER, not for --upstream")
+        sampling = {"temperature": options.temperature, "max_tokens": options.max_tokens}
         body = {name: value for name, value in sampling.items() if value is not None}
         return Upstream(Endpoint(upstream, os.environ.get("OPENAI_API_KEY") or None), model, body=body)
     if model.partition(":")[0] not in ("local", "vllm"):
         raise UsageError(f"--model {model} needs --upstream URL, or is local:FOLDER or vllm:FOLDER")
-    agent = make_agent(model, AgentOptions(temperature=temperature, max_tokens=max_tokens or 1024))
-    return PolicyModel(agent, client_sampling=temperature is None)
+    agent = make_agent(model, replace(options, max_tokens=options.max_tokens or 1024))
+    return PolicyModel(agent, client_sampling=options.temperature is None)
 
 
 def _writer(file: Path) -> Any:

@@ -55,11 +55,21 @@ def _fetch(url: str) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         with httpx.Client(timeout=10.0, headers=headers, mounts=without_proxy(address)) as client:
             answer = client.get(address)
+        if answer.status_code in (401, 403):
+            raise UsageError(f"{address}: {_said(answer.text)}. Set ROLLENV_TOKEN to a token of this server")
         answer.raise_for_status()
         health: dict[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError) as error:
         raise RollenvError(f"no health from {address}: {error}") from error
     return health
+
+
+def _said(text: str) -> str:
+    """Return the sentence in a server's error."""
+    try:
+        return str(json_module.loads(text)["detail"])[:300]
+    except (ValueError, LookupError, TypeError):
+        return text[:300]
 
 
 def _print(health: dict[str, Any]) -> None:

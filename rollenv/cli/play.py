@@ -57,17 +57,18 @@ class Keyboard:
         finally:
             termios.tcsetattr(self.fd, termios.TCSADRAIN, before)
 
-    def ask(self, prompt: str, moves: Mapping[str, str]) -> str | None:
+    def ask(self, prompt: str, moves: Mapping[str, str], letters: Mapping[str, str]) -> str | None:
         """Return a line, or the move of a key; None at the end of the input.
 
         Args:
             moves: actions of ``up``, ``down``, ``left`` and ``right``; missing ones are ignored.
+            letters: directions of letters that act at once, at the beginning of a line.
         """
         self._echo(prompt)
         line = ""
         while True:
             key = self._key()
-            direction = ARROWS.get(key.removeprefix("\x1b")) if key.startswith("\x1b") else VI.get(key)
+            direction = ARROWS.get(key.removeprefix("\x1b")) if key.startswith("\x1b") else letters.get(key)
             if not line and direction is not None and direction in moves:
                 self._echo(f"{direction}\n")
                 return moves[direction]
@@ -142,13 +143,18 @@ def command(
 ) -> None:
     """Play an environment yourself, in the terminal.
 
-    Type an answer; what an agent would have to write around it is added. Arrow keys and h j k l move in grids.
+    Type an answer; what an agent would have to write around it is added. Arrow keys move in grids.
     :help shows the commands.
     """
     game = make(env, **key_values(settings or ()))
     with contextlib.closing(game), _asker() as ask:
         while TerminalPlayer(game, random.randrange(_SEEDS) if seed is None else seed, ask).play():
             seed = None
+
+
+def letters(reader: ActionReader) -> dict[str, str]:
+    """Return vi's keys; none if a word of the environment begins with one, which could not be typed."""
+    return {} if any(word[:1].lower() in VI for word in reader.words) else VI
 
 
 Ask = Callable[[str, ActionReader], str | None]
@@ -159,7 +165,7 @@ def _asker() -> Iterator[Ask]:
     """Yield a reader: of keys and lines for a terminal, of lines for anything else."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         with Keyboard(sys.stdin.fileno()).held() as keyboard:
-            yield lambda prompt, reader: keyboard.ask(prompt, reader.moves)
+            yield lambda prompt, reader: keyboard.ask(prompt, reader.moves, letters(reader))
     else:
         yield _line
 
@@ -307,9 +313,11 @@ class TerminalPlayer:
 
     def _how(self) -> str:
         reader = self.reader
-        if reader.moves:
-            keys = "Arrow keys or h j k l move." if self.ask is not _line else "A first letter is enough."
-            return f"Type {', '.join(reader.moves)}. {keys}"
+        if words := list(reader.words):
+            keys = "A first letter is enough where it is the only one."
+            if self.ask is not _line and reader.moves:
+                keys = "Arrow keys or h j k l move." if letters(reader) else "Arrow keys move."
+            return f"Type {', '.join(words)}. {keys}"
         return "Type an answer." + (f" {reader.template % '...'} is added." if reader.template != "%s" else "")
 
     def _print_help(self, typed: str) -> None:

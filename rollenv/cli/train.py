@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, error_console, key_values, percent
+from rollenv.cli.common import console, error_console, key_values, percent, progress_console
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
@@ -225,7 +225,7 @@ class _Display:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=error_console,
-            disable=not self.live,
+            disable=not self.live or progress_console.quiet,
         )
         self.tasks: dict[str, int] = {}
         self.known: dict[str, float] = {}
@@ -246,6 +246,8 @@ class _Display:
         text = self._numbers(stage)
         if not self.live:
             now = time.monotonic()
+            if progress_console.quiet:
+                return
             if done == total or "eval/success" in numbers or now - self.last_line >= _SILENCE:
                 self.last_line = now
                 error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True, markup=False)

@@ -324,7 +324,7 @@ def refused(server: str, status: int, body: bytes, headers: Headers) -> RollenvE
     """Build the error for a refused handshake."""
     text = body.decode("utf-8", "replace").strip()[:500]
     if status in (401, 403):
-        return NotAllowed(f"{server}: {text or 'not allowed'}")
+        return NotAllowed(f"{server}: {text or 'not allowed'}. Set ROLLENV_TOKEN to a token of this server")
     if status in (429, 503):
         seconds = headers.get("Retry-After", "1")
         return ServerFull(f"{server}: {text or 'no room'}", retry_after=float(seconds) if seconds.isdigit() else 1.0)

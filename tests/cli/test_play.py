@@ -6,16 +6,17 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
 pty = pytest.importorskip("pty")
 
 
-def play(*args: str, keys: list[str]) -> tuple[str, int]:
+def play(*args: str, keys: list[str], start: Sequence[str] = ("-m", "rollenv")) -> tuple[str, int]:
     """What a terminal shows, with each of the keys pressed once it waits for one; and the exit code."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "rollenv", "play", *args]
+    command = [sys.executable, *start, "play", *args]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
     os.close(theirs)
     shown = ""
@@ -47,7 +48,7 @@ def until(terminal: int, end: str | None) -> str:
 
 
 def test_keys_move_in_a_grid_and_commands_go_back_and_on():
-    keys = ["\x1b[A", "l", "\x1bOB", ":hint\r", ":undo\r", ":nope\r", ":help\r", ":restart\r", "up\r", ":quit\r"]
+    keys = ["\x1b[A", "\x1b[C", "\x1bOB", ":hint\r", ":undo\r", ":nope\r", ":help\r", ":restart\r", "up\r", ":quit\r"]
     shown, code = play("game:Sokoban-v0-easy", "--seed", "3", keys=keys)
     assert code == 0
     turns = [line.split(":")[0] for line in shown.splitlines() if line.startswith("Turn ")]
@@ -55,6 +56,35 @@ def test_keys_move_in_a_grid_and_commands_go_back_and_on():
     assert shown.count("This is Sokoban") == 2
     assert "there is no command :nope" in shown
     assert "\x1b[" in shown  # colours
+
+
+CAVE = """
+import rollenv
+
+class Cave(rollenv.Env):
+    def _reset(self, options):
+        return "a dark cave", {}
+
+    def _step(self, action):
+        return f"you said {action}", 0.0, False, False, {}
+
+    def sample_random_action(self):
+        return str(self.np_random.choice(["north", "south", "west", "east", "listen", "dig"]))
+
+rollenv.register("test:Cave-v0", Cave, abilities=("random_action",))
+"""
+
+
+def test_letters_do_not_move_where_words_begin_with_them(tmp_path):
+    (tmp_path / "cave.py").write_text(CAVE + "from rollenv.cli.main import main\nmain()\n")
+    shown, code = play("test:Cave-v0", keys=["listen\r", "d\r", "\x1b[D", ":q\r"], start=[str(tmp_path / "cave.py")])
+    assert code == 0
+    assert [line for line in shown.splitlines() if line.startswith("you said")] == [
+        "you said listen",
+        "you said dig",
+        "you said west",
+    ]
+    assert all(word in shown.partition("a dark cave")[0] for word in ("north", "listen", "dig"))
 
 
 @pytest.mark.combinations

@@ -8,8 +8,8 @@ import os
 import torch
 from tiny_runs import start
 
-from rollenv.trainers import cpu_threads
-from rollenv.trainers.cpu_threads import CpuThreads, idle_cores
+from rollenv.agents.engines import cpu_threads
+from rollenv.agents.engines.cpu_threads import CpuThreads, idle_cores
 
 
 def test_threads_are_chosen_and_said(tmp_path, small, caplog):

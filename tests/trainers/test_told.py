@@ -10,10 +10,11 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
+from rollenv.agents.engines import cpu_threads
 from rollenv.cli import train as train_command
 from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room, tokens_together
 from rollenv.rollout.types import Task, Trajectory, Turn
-from rollenv.trainers import cpu_threads, models
+from rollenv.trainers import models
 from rollenv.trainers.config import load_config
 from rollenv.trainers.trainer import rollout_metrics
 

@@ -482,12 +482,15 @@ def check_oracle(subject: Subject) -> None:
 
 
 def check_state_key(subject: Subject) -> None:
-    """Two states have equal keys if and only if they render the same (``render()``)."""
+    """States with equal keys render the same (``render()``), and so do states of one episode only with equal keys.
+
+    States of other seeds may look the same and differ in what the player does not see.
+    """
     subject.needs("state_key")
-    key_of: dict[str, str] = {}
     look_of: dict[str, str] = {}
     env = subject.make()
     for seed, actions in _sequences(subject, seeds=5, length=40):
+        key_of: dict[str, str] = {}
         env.reset(seed)
         for action in (None, *actions):
             if action is not None:
@@ -496,7 +499,9 @@ def check_state_key(subject: Subject) -> None:
                     break
             key, look = env.state_key(), env.render()
             if key_of.setdefault(look, key) != key:
-                raise Broken(f"states that render the same have the keys {key_of[look]!r} and {key!r}:\n{look}")
+                raise Broken(
+                    f"states of one episode that render the same have the keys {key_of[look]!r} and {key!r}:\n{look}"
+                )
             if look_of.setdefault(key, look) != look:
                 raise Broken(f"the key {key!r} belongs to two states:\n{look_of[key]}\n{look}")
     env.close()
