@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from rollenv.cli.common import CONCURRENT, AgentOptions, Ticker, percent, progress_console
+from rollenv.cli.common import CONCURRENT, AgentOptions, Ticker, error_console, percent, progress_console
 from rollenv.core.errors import UsageError
 from rollenv.folder_lock import lock_folder
 from rollenv.rollout.workers.factory import make_workers
@@ -189,6 +189,8 @@ class Dashboard:
         self.file: Any = None
         self.wins = self.done = self.failed = self.turns = self.tokens = 0
         self.reward = 0.0
+        self.uncalled = not getattr(agent, "tools_of_env", False)
+        """True if a missing call needs no warning, or has had it."""
         self.started = time.perf_counter()
         self.ticker = Ticker(what, total)
         self.bar = Progress(
@@ -218,6 +220,13 @@ class Dashboard:
         if self.file:
             self.file.write(trajectory)
         self._add(trajectory)
+        if trajectory.complete and trajectory.metrics.get("calls") == 0 and not self.uncalled:
+            self.uncalled = True
+            error_console.print(
+                "an episode ended without a tool call. If more do, the model may never see the tools, as with a chat "
+                "template that has no place for them: look at an answer, and try --calls hermes",
+                style="yellow",
+            )
         self.tokens += sum(len(turn.response_ids) for turn in trajectory.turns)
         self.ticker.tick(self.done, f"success {100 * self.wins / self.done:.1f} %  failed {self.failed}")
 

@@ -392,3 +392,14 @@ def test_the_list_names_every_suite(rollenv_command):
     told = json.loads(rollenv_command("bench", "--list", "--json").stdout)
     assert [each["name"] for each in told] == [each.name for each in suites()]
     assert "tool-use" in rollenv_command("bench", "--list").stdout
+
+
+@pytest.mark.slow
+def test_an_endpoint_that_never_calls_is_noticed_at_the_first_episode(rollenv_command):
+    async def speaks(exchange):
+        await exchange.json(completion("I cannot do that."))
+
+    with ChatServer(speaks) as server:
+        done = rollenv_command("bench", "shop", "-a", "chat:m", "--base-url", server.url, "-n", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("--calls hermes") == 1
