@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from itertools import groupby
 
 import typer
@@ -28,9 +29,13 @@ def command(
     ),
     every: bool = typer.Option(False, "--all", "-a", help="Show every id, not just the groups."),
     here: bool = typer.Option(False, "--here", help="Show only what works on this machine."),
+    index: str = typer.Option("", "--index", help="List the packages of an index instead: a folder or a URL."),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """List environments, and what is missing for those that do not work here."""
+    if index:
+        _print_packages(index, pattern, json)
+        return
     specs = [s for s in list_envs(pattern) if not (here and s.missing)]
     open_ended = [name for name in entry_points(NAMESPACES) if pattern.lower() in f"{name}:"]
     if json:
@@ -57,6 +62,19 @@ def command(
         _print_ids(specs)
     else:
         _print_groups(specs)
+
+
+def _print_packages(index: str, pattern: str, json: bool) -> None:
+    """Print the packages of an index and their ids."""
+    from rollenv.package_index import read_catalog
+
+    packages = [p for p in read_catalog(index) if any(pattern.lower() in text.lower() for text in (p.name, *p.ids))]
+    if json:
+        console.print_json(json_module.dumps([asdict(p) for p in packages]))
+    elif not packages:
+        raise UsageError(f"{index} has no package that contains {pattern!r}")
+    else:
+        _print_rows([("package", "version", "ids"), *((p.name, p.version, ", ".join(p.ids)) for p in packages)])
 
 
 def _groups(specs: Sequence[EnvSpec]) -> list[tuple[str, list[EnvSpec]]]:

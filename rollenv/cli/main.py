@@ -26,9 +26,11 @@ from rollenv.cli import (
     gateway,
     health,
     info,
+    install,
     list,
     new,
     play,
+    publish,
     serve,
     train,
     view,
@@ -96,6 +98,8 @@ _COMMANDS = {
     "check": check,
     "view": view,
     "new": new,
+    "publish": publish,
+    "install": install,
 }
 for _name, _function in [*((name, each.command) for name, each in _COMMANDS.items()), *load_all(GROUP).items()]:
     app.command(_name)(_prepared(_function))

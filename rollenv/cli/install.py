@@ -1,0 +1,33 @@
+"""``rollenv install``"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import typer
+
+from rollenv.cli.common import console
+from rollenv.core.errors import RollenvError
+
+
+def command(
+    name: str = typer.Argument(metavar="NAME[==VERSION]", help="Package of the index."),
+    index: str = typer.Option(..., "--from", metavar="INDEX", help="Folder or URL of the index."),
+    sha256: str = typer.Option("", help="Hash that the wheel must have, from where you trust it."),
+) -> None:
+    """Install a package of environments from an index of `rollenv publish`.
+
+    The wheel must have the hash that the index names. pip installs it, and what it needs besides rollenv.
+    """
+    from rollenv import package_index
+
+    package = package_index.find(index, name)
+    with tempfile.TemporaryDirectory(prefix="rollenv-install-") as folder:
+        wheel = package_index.fetch_wheel(index, package, Path(folder), sha256)
+        done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", str(wheel)])
+    if done.returncode:
+        raise RollenvError(f"pip could not install {package.wheel}; its output says why")
+    console.print(f"installed {package.name} {package.version}: {', '.join(package.ids)}", markup=False, soft_wrap=True)

@@ -1,0 +1,66 @@
+"""``rollenv publish``"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import typer
+
+from rollenv.cli.common import console
+from rollenv.core.errors import UsageError
+
+
+def command(
+    package: Path = typer.Argument(help="Folder of a package (see `rollenv new`), or its wheel."),
+    to: Path = typer.Option(..., "--to", metavar="INDEX", help="Folder of the index; a new one is made."),
+    episodes: int = typer.Option(10, "--episodes", "-n", min=1, help="Episodes of each check."),
+    timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Time limit in seconds for all checks."),
+) -> None:
+    """Check a package's environments and put its wheel into an index, with cards and results.
+
+    An index is a folder, which any web server can serve; pip reads it too (--extra-index-url).
+    """
+    from rollenv import package_index
+
+    with tempfile.TemporaryDirectory(prefix="rollenv-publish-") as made:
+        wheel = package if package.suffix == ".whl" else _build(package, Path(made))
+        about, modules = package_index.read_wheel(wheel)
+        found = package_index.check_wheel(wheel, sorted(modules), Path(made, "site"), episodes, timeout)
+        broken = [
+            f"{env_id}, {check['name']}: {check['detail']}"
+            for env_id, card in found.items()
+            for check in card["checks"]
+            if check["ok"] is False
+        ]
+        if broken:
+            raise UsageError(
+                f"{about.name} {about.version} breaks promises, so it is not published. {'; '.join(broken)}"
+            )
+        package_index.add(to, wheel, about, found)
+    console.print(f"published {about.name} {about.version} with {', '.join(found)}", markup=False, soft_wrap=True)
+    console.print(f"install it with: rollenv install {about.name} --from {to}", markup=False, soft_wrap=True)
+
+
+def _build(folder: Path, into: Path) -> Path:
+    """Build the wheel of a package's folder."""
+    if not (folder / "pyproject.toml").is_file():
+        raise UsageError(f"{folder} is no package: it has no pyproject.toml; `rollenv new NAME` writes one")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        str(into),
+        str(folder.resolve()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = sorted(into.glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        raise UsageError(f"{folder} cannot be built: {(done.stderr.strip().splitlines() or ['no wheel'])[-1]}")
+    return wheels[0]

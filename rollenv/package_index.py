@@ -1,0 +1,215 @@
+"""An index of environment packages: a static folder that pip can read, with what was checked beside each wheel.
+
+``rollenv.json`` lists the packages; ``NAME/`` has the wheels, a page in pip's form (PEP 503) and a record of each, as
+JSON: its hash, the cards of its environments and the result of every check. Any web server can serve the folder.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from email.parser import Parser
+from pathlib import Path
+from typing import Any
+
+from rollenv.core.errors import UsageError
+from rollenv.core.proxies import without_proxy
+
+CATALOG = "rollenv.json"
+_WHEEL = re.compile(r"[\w.!+]+(-[\w.!+]+){2,4}\.whl")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A wheel in an index."""
+
+    name: str
+    version: str
+    wheel: str
+    sha256: str
+    ids: tuple[str, ...]
+
+    @property
+    def folder(self) -> str:
+        """The folder's name, normalised as pip does (PEP 503)."""
+        return re.sub(r"[-_.]+", "-", self.name).lower()
+
+
+def read_wheel(wheel: Path) -> tuple[Package, set[str]]:
+    """Return a wheel's package, yet without ids, and the names of its top-level modules.
+
+    Raises:
+        UsageError: it is no wheel, or registers no environments.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as file:
+            names = file.namelist()
+            about = next(name for name in names if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+            metadata = Parser().parsestr(file.read(about).decode())
+            points = about.replace("METADATA", "entry_points.txt")
+            groups = configparser.ConfigParser()
+            groups.read_string(file.read(points).decode() if points in names else "")
+    except (OSError, zipfile.BadZipFile, StopIteration, UnicodeDecodeError, configparser.Error) as error:
+        raise UsageError(f"{wheel} is no wheel: {type(error).__name__}: {error}") from error
+    if not groups.has_section("rollenv.envs"):
+        raise UsageError(f"{wheel.name} registers no environments: it has no entry point in the group rollenv.envs")
+    modules = {name.split("/")[0].removesuffix(".py") for name in names if ".dist-info/" not in name}
+    return Package(metadata["Name"], metadata["Version"], wheel.name, sha256(wheel.read_bytes()), ()), modules
+
+
+def sha256(data: bytes) -> str:
+    """Return the hash of a wheel, in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, timeout: float) -> dict[str, Any]:
+    """Unpack a wheel into ``site`` and check its environments in a process of their own; return their cards by id.
+
+    Raises:
+        UsageError: it registers none, cannot be imported, or does not end in time.
+    """
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(site)
+    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-c", "from rollenv.package_index import describe; describe()", str(episodes), *modules]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env=os.environ | {"PYTHONPATH": path}
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"the checks of {wheel.name} took longer than {timeout:g} s") from error
+    lines = [line for line in done.stdout.splitlines() if line.startswith("CARDS ")]
+    if not lines:
+        raise UsageError(f"{wheel.name} cannot be checked: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix("CARDS "))
+    if not found:
+        why = (done.stderr.strip().splitlines() or ["nothing failed"])[-1]
+        raise UsageError(f"{wheel.name} registers no environments of its own modules ({', '.join(modules)}): {why}")
+    return found
+
+
+def describe() -> None:
+    """Print cards and checks of the environments of some modules; run in the process of :func:`check_wheel`."""
+    from rollenv import cards
+    from rollenv.core.checker import run_checks
+    from rollenv.core.registry import list_envs
+
+    episodes, *modules = sys.argv[1:]
+    found = {}
+    for spec in list_envs():
+        if not isinstance(spec.entry_point, str) or spec.entry_point.split(":")[0].split(".")[0] not in modules:
+            continue
+        card = cards.card(spec)
+        found[spec.id] = {
+            "about": card.about,
+            "abilities": sorted(spec.abilities),
+            "arguments": card.arguments,
+            "prompt": card.prompt,
+            "action": card.action,
+            "checks": [asdict(finding) for finding in run_checks(spec, episodes=int(episodes))],
+        }
+    sys.stdout.write(f"CARDS {json.dumps(found, default=str)}\n")
+
+
+def add(index: Path, wheel: Path, package: Package, about: dict[str, Any]) -> None:
+    """Put a wheel into an index, with its record.
+
+    Raises:
+        UsageError: the index has other contents under this name and version, or cannot be written.
+    """
+    packages = read_catalog(str(index)) if (index / CATALOG).exists() else []
+    for other in packages:
+        if other.folder == package.folder and other.version == package.version and other.sha256 != package.sha256:
+            raise UsageError(f"{index} has another wheel of {package.name} {package.version}: raise the version")
+    package = replace(package, ids=tuple(about))
+    packages = [p for p in packages if (p.folder, p.version) != (package.folder, package.version)] + [package]
+    try:
+        folder = index / package.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(wheel, folder / package.wheel)
+        record = asdict(package) | {"environments": about}
+        (folder / f"{package.wheel}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        own = [p for p in packages if p.folder == package.folder]
+        (folder / "index.html").write_text(_page((f"{p.wheel}#sha256={p.sha256}", p.wheel) for p in own), "utf-8")
+        names = dict.fromkeys(p.folder for p in packages)
+        (index / "index.html").write_text(_page((f"{name}/", name) for name in names), "utf-8")
+        partial = index / f"{CATALOG}.partial"
+        partial.write_text(json.dumps([asdict(p) for p in packages], indent=2) + "\n", encoding="utf-8")
+        partial.replace(index / CATALOG)
+    except OSError as error:
+        raise UsageError(f"cannot write the index {index}: {error.strerror or error}") from error
+
+
+def _page(links: Iterable[tuple[str, str]]) -> str:
+    rows = "\n".join(f'<a href="{html.escape(to)}">{html.escape(text)}</a><br>' for to, text in links)
+    return f"<!DOCTYPE html>\n<html><body>\n{rows}\n</body></html>\n"
+
+
+def read_catalog(index: str) -> list[Package]:
+    """Return the packages of an index, the latest last."""
+    text = fetch(index, CATALOG)
+    try:
+        rows = json.loads(text)
+        return [Package(**{**row, "ids": tuple(row["ids"])}) for row in rows]
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{index}/{CATALOG} is damaged: {error}") from error
+
+
+def find(index: str, wanted: str) -> Package:
+    """Return the package of a name, or of ``NAME==VERSION``; of several versions, the one published last."""
+    name, _, version = wanted.partition("==")
+    packages = read_catalog(index)
+    folder = Package(name, "", "", "", ()).folder
+    named = [p for p in packages if p.folder == folder and version in ("", p.version)]
+    if not named:
+        has = ", ".join(f"{p.name}=={p.version}" for p in packages) or "nothing"
+        raise UsageError(f"{index} has no {wanted}; it has {has}")
+    return named[-1]
+
+
+def fetch_wheel(index: str, package: Package, into: Path, expected: str = "") -> Path:
+    """Fetch a wheel, and check it against the hash of the index, or the one that you expect.
+
+    Raises:
+        UsageError: the wheel is another one.
+    """
+    if not _WHEEL.fullmatch(package.wheel):
+        raise UsageError(f"{index} names a wheel {package.wheel!r}, which is no file name of one")
+    data = fetch(index, f"{package.folder}/{package.wheel}")
+    if sha256(data) != (expected or package.sha256) or (expected and expected != package.sha256):
+        raise UsageError(
+            f"{package.wheel} of {index} is not what was published: its SHA-256 is {sha256(data)}, not "
+            f"{expected or package.sha256}. Nothing was installed"
+        )
+    wheel = into / package.wheel
+    wheel.write_bytes(data)
+    return wheel
+
+
+def fetch(index: str, path: str) -> bytes:
+    """Read a file of an index, which is a folder or a URL."""
+    if not index.startswith(("http://", "https://")):
+        try:
+            return Path(index, path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{index} is no index of packages: {path}: {error.strerror or error}") from error
+    import httpx
+
+    url = f"{index.rstrip('/')}/{path}"
+    try:
+        with httpx.Client(timeout=60.0, follow_redirects=True, mounts=without_proxy(url)) as client:
+            answer = client.get(url)
+            answer.raise_for_status()
+            return answer.content
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UsageError(f"{index} is no index of packages: {error}") from error

@@ -1,0 +1,117 @@
+"""An index of environment packages: `rollenv publish`, `rollenv list --index`, `rollenv install`."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ENV = """
+import rollenv
+
+class Coin(rollenv.Env):
+    def _reset(self, options):
+        self.side = self.np_random.integers(2)
+        return "heads or tails?", {}
+
+    def _step(self, action):
+        return "done", float(action == ("heads", "tails")[self.side]), True, False, {}
+"""
+BROKEN = ENV.replace("self.np_random.integers(2)", "__import__('random').randrange(2)")
+
+
+def wheel(folder, env=ENV, version="1.0", points="[rollenv.envs]\ncoin_env = coin_env:register_envs\n"):
+    """A wheel of a package with one environment."""
+    path = Path(folder, f"coin_env-{version}-py3-none-any.whl")
+    register = '\n\ndef register_envs():\n    rollenv.register("coin_env:Coin-v0", "coin_env:Coin")\n'
+    about = f"coin_env-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("coin_env.py", env + register)
+        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: coin-env\nVersion: {version}\n")
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{about}/entry_points.txt", points)
+        file.writestr(f"{about}/RECORD", "")
+    return path
+
+
+@pytest.fixture
+def index(tmp_path, rollenv_command):
+    done = rollenv_command("publish", str(wheel(tmp_path)), "--to", "index", "-n", "2")
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def served(index):
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(index))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.slow
+def test_a_checked_package_is_listed_and_installed_from_a_folder_and_a_server(index, served, tmp_path, rollenv_process):
+    record = json.loads((index / "coin-env" / "coin_env-1.0-py3-none-any.whl.json").read_text())
+    checks = record["environments"]["coin_env:Coin-v0"]["checks"]
+    assert {"types", "processes"} <= {check["name"] for check in checks if check["ok"]}
+    for place in (str(index), served):
+        listed = rollenv_process("list", "--index", place)
+        assert "coin_env:Coin-v0" in listed.stdout
+    target = tmp_path / "site"
+    done = rollenv_process("install", "coin-env", "--from", served, env=os.environ | {"PIP_TARGET": str(target)})
+    assert done.returncode == 0, done.stderr
+    played = rollenv_process(
+        "eval", "coin_env:Coin-v0", "-a", "nop", "-n", "2", env=os.environ | {"PYTHONPATH": str(target)}
+    )
+    assert played.returncode == 0, played.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_that_was_changed_is_refused(index, tmp_path, rollenv_command):
+    file = index / "coin-env" / "coin_env-1.0-py3-none-any.whl"
+    file.write_bytes(file.read_bytes().replace(b"heads or tails", b"rm -rf or tail"))
+    done = rollenv_command("install", "coin-env==1.0", "--from", str(index))
+    assert done.returncode == 2
+    assert "SHA-256" in done.stderr
+    again = rollenv_command("publish", str(wheel(tmp_path, ENV.replace("heads or", "tails or"))), "--to", "index")
+    assert again.returncode == 2
+    assert "raise the version" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ({"env": BROKEN}, "global rng"),
+        ({"env": "import nothing_of_this_name"}, "nothing_of_this_name"),
+        ({"points": ""}, "rollenv.envs"),
+    ],
+)
+def test_what_keeps_no_promises_is_not_published(made, said, tmp_path, rollenv_command):
+    done = rollenv_command("publish", str(wheel(tmp_path, **made)), "--to", "index", "-n", "2")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert not (tmp_path / "index").exists()
+
+
+def test_places_that_are_no_index_are_said(tmp_path, rollenv_command):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "rollenv.json").write_text('[{"name": 1}]')
+    (tmp_path / "file.whl").write_text("no zip")
+    for words in (
+        ["install", "coin-env", "--from", "nowhere"],
+        ["install", "coin-env", "--from", "bad"],
+        ["list", "--index", "http://127.0.0.1:9"],
+        ["publish", "nowhere", "--to", "index"],
+        ["publish", "file.whl", "--to", "index"],
+    ):
+        assert rollenv_command(*words).returncode == 2, words
