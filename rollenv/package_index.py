@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -30,7 +31,7 @@ _WHEEL = re.compile(r"[\w.!+]+(-[\w.!+]+){2,4}\.whl")
 
 
 @dataclass(frozen=True)
-class Package:
+class IndexedPackage:
     """A wheel in an index."""
 
     name: str
@@ -45,7 +46,7 @@ class Package:
         return re.sub(r"[-_.]+", "-", self.name).lower()
 
 
-def read_wheel(wheel: Path) -> tuple[Package, set[str]]:
+def read_wheel(wheel: Path) -> tuple[IndexedPackage, set[str]]:
     """Return a wheel's package, yet without ids, and the names of its top-level modules.
 
     Raises:
@@ -64,7 +65,7 @@ def read_wheel(wheel: Path) -> tuple[Package, set[str]]:
     if not groups.has_section("rollenv.envs"):
         raise UsageError(f"{wheel.name} registers no environments: it has no entry point in the group rollenv.envs")
     modules = {name.split("/")[0].removesuffix(".py") for name in names if ".dist-info/" not in name}
-    return Package(metadata["Name"], metadata["Version"], wheel.name, sha256(wheel.read_bytes()), ()), modules
+    return IndexedPackage(metadata["Name"], metadata["Version"], wheel.name, sha256(wheel.read_bytes()), ()), modules
 
 
 def sha256(data: bytes) -> str:
@@ -104,6 +105,7 @@ def describe() -> None:
     from rollenv.core.checker import run_checks
     from rollenv.core.registry import list_envs
 
+    warnings.formatwarning = lambda message, *_: f"{message}\n"  # one line: why a module was not loaded
     episodes, *modules = sys.argv[1:]
     found = {}
     for spec in list_envs():
@@ -121,7 +123,7 @@ def describe() -> None:
     sys.stdout.write(f"CARDS {json.dumps(found, default=str)}\n")
 
 
-def add(index: Path, wheel: Path, package: Package, about: dict[str, Any]) -> None:
+def add(index: Path, wheel: Path, package: IndexedPackage, about: dict[str, Any]) -> None:
     """Put a wheel into an index, with its record.
 
     Raises:
@@ -155,21 +157,21 @@ def _page(links: Iterable[tuple[str, str]]) -> str:
     return f"<!DOCTYPE html>\n<html><body>\n{rows}\n</body></html>\n"
 
 
-def read_catalog(index: str) -> list[Package]:
+def read_catalog(index: str) -> list[IndexedPackage]:
     """Return the packages of an index, the latest last."""
     text = fetch(index, CATALOG)
     try:
         rows = json.loads(text)
-        return [Package(**{**row, "ids": tuple(row["ids"])}) for row in rows]
+        return [IndexedPackage(**{**row, "ids": tuple(row["ids"])}) for row in rows]
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{index}/{CATALOG} is damaged: {error}") from error
 
 
-def find(index: str, wanted: str) -> Package:
+def find(index: str, wanted: str) -> IndexedPackage:
     """Return the package of a name, or of ``NAME==VERSION``; of several versions, the one published last."""
     name, _, version = wanted.partition("==")
     packages = read_catalog(index)
-    folder = Package(name, "", "", "", ()).folder
+    folder = IndexedPackage(name, "", "", "", ()).folder
     named = [p for p in packages if p.folder == folder and version in ("", p.version)]
     if not named:
         has = ", ".join(f"{p.name}=={p.version}" for p in packages) or "nothing"
@@ -177,7 +179,7 @@ def find(index: str, wanted: str) -> Package:
     return named[-1]
 
 
-def fetch_wheel(index: str, package: Package, into: Path, expected: str = "") -> Path:
+def fetch_wheel(index: str, package: IndexedPackage, into: Path, expected: str = "") -> Path:
     """Fetch a wheel, and check it against the hash of the index, or the one that you expect.
 
     Raises:
