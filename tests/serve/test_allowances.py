@@ -7,10 +7,14 @@ import datetime
 import pytest
 from serving import patient
 
+from rollenv.agents.base import RandomAgent
 from rollenv.core.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Task
+from rollenv.rollout.workers.remote import RemoteWorkers
 from rollenv.serve.auth import SCOPES, TokenTable, new_token
 from rollenv.serve.quotas import Quota, RateLimiter
 
@@ -128,3 +132,16 @@ def test_a_meter_forgives_with_time(monkeypatch):
         now[0] += refused.value.details["retry_after"] + 1.1
         limiter.take(owner)
     assert not RateLimiter(Quota()).is_limited("ann")
+
+
+def test_an_evaluation_keeps_to_what_a_server_allows_it(serve):
+    """Of its episodes each is refused once at most, and then one at a time tries for more."""
+    server = serve("--per-client", "4")
+    workers = RemoteWorkers(server.address)
+    with RolloutManager(RandomAgent(), workers) as manager:
+        done = manager.collect([Task("game:GuessTheNumber-v0-easy", seed) for seed in range(60)])
+        manager.run(workers.aclose())
+    assert [trajectory.complete for group in done for trajectory in group] == [True] * 60
+    refused = [line for line in patient.get(f"{server.http}/metrics").text.splitlines() if "refused" in line]
+    counts = [float(line.split()[-1]) for line in refused if not line.startswith("#")]
+    assert max(counts) <= 120

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,7 +101,8 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
 
     def _choose(self, avoid: Avoid) -> WorkerServer | None:
         """Reserve the server with the least load for its weight; one to avoid only if there is no other."""
-        room = [s for s in self.slots if s.up and s.load < self.envs_per_server and s.full_until <= self.time()]
+        now = self.time()
+        room = [s for s in self.slots if s.up and s.load < min(self.envs_per_server, s.room - (s.full_until > now))]
         if room:
             chosen = min(room, key=lambda server: (avoid(server.name), server.load / server.weight))
             chosen.load += 1
@@ -123,6 +125,8 @@ class WorkerServer(Slot):
         self.up, self.load = False, 0
         self.refusal: RollenvError | None = None
         self.full_until = 0.0
+        self.opened, self.room = 0, math.inf
+        """Open sessions of this client, and how many it tries: those that a full server let it have, and one."""
         self._pending: dict[int, tuple[list[Any], asyncio.Future[Any]]] = {}
         self._numbers = itertools.count(1)
         self._connection: ClientConnection | None = None
@@ -130,6 +134,16 @@ class WorkerServer(Slot):
         self._sending: set[asyncio.Task[None]] = set()
         self._last_answer = 0.0
         self._task: asyncio.Task[None] | None = None
+
+    def opened_one(self) -> None:
+        """Count a session; where it was the one more than before, try twice as many."""
+        self.opened += 1
+        if self.opened >= self.room:
+            self.room *= 2
+
+    def refused_one(self, until: float) -> None:
+        """Note that the server was full."""
+        self.full_until, self.room = until, self.opened + 1
 
     def start(self) -> None:
         """Connect in the running event loop."""
@@ -315,6 +329,7 @@ class RemoteWorkerEnv:
             while True:
                 try:
                     await self._request("open", name, task.env_id, settings)
+                    self._server.opened_one()
                     break
                 except ServerFull as error:  # full or about to stop
                     await self._move(error)
@@ -325,11 +340,12 @@ class RemoteWorkerEnv:
     async def _move(self, error: ServerFull) -> None:
         seconds = float(error.details.get("retry_after", 1.0))
         server, workers = self._server, self._server.workers
-        server.full_until = workers.time() + seconds
+        server.refused_one(workers.time() + seconds)
         asyncio.get_running_loop().call_later(seconds, workers.wake)
-        new = await workers.reserve(self._avoid)
+        self._open = False  # what waits holds no place
         workers.give_back(server)
-        self._server, self.worker = new, new.name
+        new = await workers.reserve(self._avoid)
+        self._server, self.worker, self._open = new, new.name, True
 
     async def step(self, action: str) -> EnvResult:
         return validated(*await self._call("step", action))
@@ -346,6 +362,7 @@ class RemoteWorkerEnv:
         if self._open:
             self._open = False
             self._server.workers.give_back(self._server)
+            self._server.opened -= self._begun
             if self._session:
                 self._server.tell("close", self._session)
 
