@@ -66,9 +66,24 @@ class Trainer:
             uninterrupted run: all randomness depends on the seed, the iteration and the cursor of the task source.
         ranks: the ranks that train the model. This is the first; the others call
             :func:`~rollenv.trainers.worker_rank.run_worker_rank`.
+        advantage: instead of ``algorithm.name``, a function from an
+            :class:`~rollenv.trainers.advantages.AdvantageInput` to (R,) advantages. The run stores its name and, for a
+            ``functools.partial``, the arguments, as keys of ``algorithm``.
+        loss: instead of ``loss.name``, a function from a :class:`~rollenv.trainers.losses.LossInput` to a tensor (n,).
     """
 
-    def __init__(self, config: TrainConfig, run: RunDir, watch: Watch = lambda *_: None, ranks: Ranks = ALONE):
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDir,
+        watch: Watch = lambda *_: None,
+        ranks: Ranks = ALONE,
+        *,
+        advantage: Callable[..., Any] | None = None,
+        loss: Callable[..., Any] | None = None,
+    ):
+        if advantage or loss:
+            config = run.with_functions(config, advantage, loss)
         self.config, self.run, self.watch = config, run, watch
         preflight(config)
         streams, rollout = config.batches.kind == "stream", config.rollout

@@ -15,10 +15,10 @@ from pydantic import BaseModel, ValidationError
 from rollenv.core.arguments import NOTHING, value_of
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.registry import spec
-from rollenv.rollout.group_reward import group_function
+from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
-from rollenv.trainers.config.section import Union, union_of
+from rollenv.trainers.config.section import BUILT_IN, OWN, Union, union_of
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 
 logger = logging.getLogger(__name__)
@@ -48,10 +48,14 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         config = _without_refused_arguments(config, written, keys)
     if config.rewards.domains:
         _check_domains(config)
-    if config.rewards.group:
-        group_function(config.rewards.group)
+    check_functions(config, _folder(recipe))
     _refuse_unused_keys(config, keys if overrides else list(_flat(data)))
     return config
+
+
+def _folder(recipe: str) -> Path:
+    """Return the folder whose modules a recipe can name, besides the current one."""
+    return Path(recipe).parent if Path(recipe).is_file() else Path()
 
 
 def is_env_id(recipe: str) -> bool:
@@ -257,7 +261,7 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
     if kind == "union_tag_invalid" and (union := _union_above(keys)):
         given = value.get(union.tag) if isinstance(value, dict) else value
         hint = did_you_mean(str(given), union.variants, form=repr)
-        text = f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}; {hint}"
+        text = f"{key}.{union.tag} is one of {union}, not {given!r}; {hint}"
         return text.removesuffix("; ")
     if kind in ("model_type", "model_attributes_type") and key:
         return f"{key} is a section, not {value!r}: set {_first_keys(keys, key)}"
@@ -287,6 +291,8 @@ def _plain_location(location: Sequence[int | str]) -> tuple[list[int | str], str
     tag = ""
     for key in location:
         union = _union_above(keys)
+        if union and union.open and key in (BUILT_IN, OWN):
+            continue
         if union and key in union.variants:
             tag = str(key)
             if not any(key in model.model_fields for model in union.variants.values()):
@@ -303,7 +309,7 @@ def _union_above(keys: Sequence[int | str]) -> Union | None:
 def _first_keys(keys: Sequence[int | str], key: str) -> str:
     """Describe the keys of a section: the key that chooses its variant, or all of them."""
     if union := _union_above(keys):
-        return f"{key}.{union.tag}, which is one of {', '.join(union.variants)}"
+        return f"{key}.{union.tag}, which is one of {union}"
     return ", ".join(k for k in all_keys() if k.rpartition(".")[0] == key)
 
 
