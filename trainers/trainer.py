@@ -16,6 +16,7 @@ import numpy as np
 
 from rollenv.agents.base import update_weights_of
 from rollenv.core.env_spec import Wrappers
+from rollenv.core.plugins import function_at
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.report.folders import hide_secrets
 from rollenv.rollout.evaluate import evaluate
@@ -35,7 +36,7 @@ from rollenv.trainers.learner import Learner
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.ranks import ALONE, Ranks
-from rollenv.trainers.rewards.configured import DomainRewards
+from rollenv.trainers.rewards.configured import DomainRewards, EpisodeRewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.termination import Terminated, Termination
@@ -97,7 +98,7 @@ class Trainer:
                 from rollenv.ray_calls import connected
 
                 stack.enter_context(connected(cpus=config.actor_cpus))
-            self.rewards = _domain_rewards(config)
+            self.rewards = _episode_rewards(config)
             with timed("begin", self.begun):
                 restored = restore(config, run, self.wrappers, self._report_warm_up, ranks)
                 run.cut_back(restored.iteration - bool(restored.unlogged) if restored else -1)
@@ -287,6 +288,9 @@ class Trainer:
                 if result.repeats:
                     names += ("distinct", "tasks_low", "tasks_high")
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
+                if self.rewards:
+                    mean = sum(t.reward for t in result.trajectories) / len(result.trajectories)
+                    metrics[f"eval/{part.name}trained_reward"] = mean
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
         if self.rewards:
@@ -323,12 +327,16 @@ class Trainer:
         self.trackers.finish([path for path in files if path.exists()])
 
 
-def _domain_rewards(config: TrainConfig) -> DomainRewards | None:
+def _episode_rewards(config: TrainConfig) -> EpisodeRewards | None:
+    domains: DomainRewards | None = None
     if config.placement.roles.rewards.actors:
         from rollenv.trainers.roles import RemoteRewards  # not above: it needs Ray
 
-        return RemoteRewards(config)
-    return DomainRewards(config) if config.rewards.domains else None
+        domains = RemoteRewards(config)
+    elif config.rewards.domains:
+        domains = DomainRewards(config)
+    function = function_at(config.rewards.function, "rewards.function") if config.rewards.function else None
+    return EpisodeRewards(function, domains) if function or domains else None
 
 
 def evaluated_environments(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
@@ -356,10 +364,12 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)
+    trained = {"trained_reward": sum(t.reward for t in played) / n}
     informative = sum(differ(rewards_of(group, success_only)) for group in groups)
     turns = [turn for t in played for turn in t.turns]
     return {
-        "reward": sum(t.reward for t in played) / n,
+        "reward": sum(t.own_reward for t in played) / n,
+        **(trained if any(t.env_reward is not None for t in played) else {}),
         "reward_std": float(np.std([t.reward for t in played])) if played else 0.0,
         "success": sum(t.success for t in played) / n,
         "turns": sum(len(t.turns) for t in played) / n,

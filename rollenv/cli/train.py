@@ -279,10 +279,10 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
         add_success(
             f"the same over {result.after['eval/distinct']:.0f} different tasks", low="tasks_low", high="tasks_high"
         )
-    for name in ("reward", "turns"):
-        table.add_row(
-            f"{name} per episode", f"{result.before[f'eval/{name}']:.2f}", f"{result.after[f'eval/{name}']:.2f}"
-        )
+    for name in ("reward", "trained_reward", "turns"):
+        if (key := f"eval/{name}") in result.after:
+            label = f"{name.replace('_', ' ')} per episode"
+            table.add_row(label, f"{result.before[key]:.2f}", f"{result.after[key]:.2f}")
     console.print(table)
     console.print(f"trained in {result.seconds:.0f} s, {seconds:.0f} s with everything before it")
     for label, path in (("model", result.checkpoint), ("metrics", run.metrics_file), ("page to look at", report)):

@@ -64,6 +64,7 @@ class GroupReward:
         except validation.BadValue as error:
             raise UsageError(f"{where}, cannot be added: {error}") from error
         for trajectory, reward in zip(members, sums, strict=True):
+            trajectory.env_reward = trajectory.own_reward
             trajectory.turns[-1].reward = reward
         self._paid += paid
 

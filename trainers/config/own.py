@@ -27,6 +27,10 @@ def check_functions(config: TrainConfig, folder: Path = Path()) -> None:
     """
     if config.rewards.group:
         function_at(config.rewards.group, "the group reward", folder)
+    if config.rewards.function:
+        from rollenv.trainers.rewards.function import FunctionReward  # not above: it needs this package
+
+        FunctionReward(function_at(config.rewards.function, "rewards.function", folder))
     for path, section in (("algorithm", config.algorithm), ("loss", config.loss)):
         if isinstance(section, OwnFunction):
             if section._function is None:

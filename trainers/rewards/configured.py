@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 from rollenv.trainers.rewards.base import Reward, Sum, domains
+from rollenv.trainers.rewards.function import FunctionReward
 from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
 from rollenv.trainers.rewards.judge import TEMPLATE, Judge
 from rollenv.trainers.rewards.shape import Format, Overlong
@@ -88,6 +90,26 @@ class DomainRewards:
             for name, value in judge.metrics().items():
                 counts[name] = counts.get(name, 0) + value
         return counts
+
+
+class EpisodeRewards:
+    """The rewards of a run as episodes end: its function, and then what is added by domain."""
+
+    def __init__(self, function: Callable[..., Any] | None, domains: DomainRewards | None):
+        self.function, self.domains = FunctionReward(function) if function else None, domains
+
+    async def __call__(self, trajectory: Trajectory) -> float:
+        reward = await self.function(trajectory) if self.function else 0.0
+        return reward + (await self.domains(trajectory) if self.domains else 0.0)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the rewards by domain since the last call."""
+        return self.domains.metrics() if self.domains else {}
+
+    def close(self) -> None:
+        """End the actors of remote rewards."""
+        if close := getattr(self.domains, "close", None):
+            close()
 
 
 def _reward(settings: AnyDomainReward) -> Reward:
