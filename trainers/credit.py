@@ -14,7 +14,6 @@ from rollenv.core.errors import UsageError
 from rollenv.core.plugins import at_line
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.trainers import advantages as adv
-from rollenv.trainers.advantages.batch import read_only
 from rollenv.trainers.advantages.moments import parts, ragged
 from rollenv.trainers.config.algorithms import Algorithm, AnyAlgorithm
 from rollenv.trainers.config.own import own_arguments
@@ -120,20 +119,19 @@ def assign(
 
 
 def _input(data: Experience, shaped: Shaped, entropy: Callable[[], Floats]) -> adv.AdvantageInput:
-    values = data.columns.get("values")
     return adv.AdvantageInput(
-        groups=read_only(data.groups),
-        lengths=read_only(data.lengths),
-        success=read_only(np.array([t.success for t in data.trajectories], dtype=bool)),
-        kept=read_only(data.kept),
-        unpenalized=read_only(_flat(shaped.rewards)),
-        penalties=read_only(_flat(shaped.penalties)),
+        groups=data.groups,
+        lengths=data.lengths,
+        success=np.array([t.success for t in data.trajectories], dtype=bool),
+        kept=data.kept,
+        unpenalized=_flat(shaped.rewards),
+        penalties=_flat(shaped.penalties),
         states=anchor_keys(data.turns),
-        turn=read_only(data.turn),
-        trajectory=read_only(data.trajectory),
-        logprobs=read_only(data.columns["behavior"]),
-        kl=None if shaped.kl is None else read_only(shaped.kl),
-        values=None if values is None else read_only(values),
+        turn=data.turn,
+        trajectory=data.trajectory,
+        logprobs=data.columns["behavior"],
+        kl=shaped.kl,
+        values=data.columns.get("values"),
         compute_entropy=entropy,
     )
 
@@ -158,12 +156,10 @@ def _own(x: adv.AdvantageInput, algorithm: OwnFunction) -> Floats:
             f"{len(x.turn)} response tokens, shape {x.turn.shape}: write numbers[x.trajectory] for numbers of the "
             f"{len(x.groups)} trajectories, numbers[x.turn] for numbers of the {len(x.states)} turns"
         )
-    if wrong := int((~np.isfinite(found)).sum()):
-        first = int(np.flatnonzero(~np.isfinite(found))[0])
+    if len(wrong := np.flatnonzero(~np.isfinite(found))):
         raise UsageError(
-            f"{what} returned {found[first]} for token {first}, of trajectory {x.trajectory[first]} of task "
-            f"{x.groups[x.trajectory[first]]}; {wrong} of {len(found)} advantages are not finite (a division by the "
-            "deviation of equal rewards?)"
+            f"{what} returned {found[wrong[0]]} for token {wrong[0]}, of trajectory {x.trajectory[wrong[0]]}; "
+            f"{len(wrong)} of {len(found)} advantages are not finite (a division by the deviation of equal rewards?)"
         )
     return found
 
@@ -186,85 +182,25 @@ def recurring(turns: Sequence[Turn], groups: Sequence[int]) -> float:
 # -- the estimators, by their names in recipes, whose keys are their arguments -----------------------------------------
 
 
-def _rebn(x: adv.AdvantageInput, *, gamma: float) -> Floats:
-    return adv.rebn(_of_turns(x.rewards, x), gamma=gamma)[x.turn]
+def _rows(x: adv.AdvantageInput, numbers: Floats) -> Ragged:
+    """Split (T,) numbers into one list for each trajectory."""
+    return parts(numbers, x.lengths)
 
 
-def _step_reinforce(x: adv.AdvantageInput, *, gamma: float, mean: adv.Scope, std: adv.Scope) -> Floats:
-    return adv.step_reinforce(_of_turns(x.rewards, x), x.groups, gamma=gamma, mean=mean, std=std)[x.turn]
-
-
-def _gigpo(
-    x: adv.AdvantageInput,
-    *,
-    normalize_std: bool,
-    gamma: float,
-    step_weight: float,
-    statistics: adv.Statistics,
-    similarity: float,
-) -> Floats:
-    of_turns = adv.gigpo(
-        _of_turns(x.after_kl, x),
-        x.groups,
-        x.states,
-        gamma=gamma,
-        step_weight=step_weight,
-        std=normalize_std,
-        statistics=statistics,
-        penalties=_of_turns(x.penalties, x),
-        similarity=similarity if similarity < 1 else None,
-    )
-    return of_turns[x.turn]
-
-
-def _hgpo(
-    x: adv.AdvantageInput, *, normalize_std: bool, gamma: float, history: int, alpha: float, base_group: bool
-) -> Floats:
-    of_turns = adv.hgpo(
-        _of_turns(x.after_kl, x),
-        x.groups,
-        x.states,
-        gamma=gamma,
-        history=history,
-        alpha=alpha,
-        std=normalize_std,
-        base=base_group,
-        penalties=_of_turns(x.penalties, x),
-    )
-    return of_turns[x.turn]
-
-
-def _mt_grpo(x: adv.AdvantageInput, *, normalize_std: bool, turn_weight: float) -> Floats:
-    return adv.mt_grpo(_of_turns(x.rewards, x), x.groups, weight=turn_weight, std=normalize_std)[x.turn]
-
-
-def _empg(x: adv.AdvantageInput, *, normalize_std: bool, scale: float, bonus: float, future_scale: float) -> Floats:
+def _empg(x: adv.AdvantageInput, *, normalize_std: bool, **keys: float) -> Floats:
     """GRPO's advantages of turns with tokens, modulated by the entropy of each; 0 for other turns."""
-    plain = adv.grpo(x.returns, x.groups, std=normalize_std)
     counts = np.bincount(x.turn, minlength=len(x.states))
     sampled = counts > 0
     owner = np.repeat(np.arange(len(x.groups)), x.lengths)[sampled]
+    plain = adv.grpo(x.returns, x.groups, std=normalize_std)[owner]
+    entropy = np.bincount(x.turn, x.entropy, minlength=len(counts))[sampled] / counts[sampled]
     of_turns = np.zeros(len(counts))
-    of_turns[sampled] = adv.empg(
-        plain[owner],
-        np.bincount(x.turn, x.entropy, minlength=len(counts))[sampled] / counts[sampled],
-        np.bincount(owner, minlength=len(x.groups)),
-        scale=scale,
-        future_scale=future_scale,
-        bonus=bonus,
-    )
+    of_turns[sampled] = adv.empg(plain, entropy, np.bincount(owner, minlength=len(x.groups)), **keys)
     return of_turns[x.turn]
 
 
 def _ppo(
-    x: adv.AdvantageInput,
-    *,
-    credit: str,
-    gamma: float,
-    lam: float,
-    turn_gamma: float,
-    turn_lam: float,
-    critic: object,
+    x: adv.AdvantageInput, *, credit: str, gamma: float, lam: float, turn_gamma: float, turn_lam: float, critic: object
 ) -> adv.Gae:
     assert x.values is not None
     firsts = np.diff(x.turn, prepend=-1) != 0
@@ -288,7 +224,7 @@ def _turns_with_tokens(x: adv.AdvantageInput, of_turns: Floats) -> tuple[Ragged,
     counts = iter(np.bincount(x.turn, minlength=len(x.states)).tolist())
     out: Ragged = []
     sizes: list[list[int]] = []
-    for row in _of_turns(of_turns, x):
+    for row in _rows(x, of_turns):
         merged: list[float] = []
         tokens: list[int] = []
         early = 0.0
@@ -306,11 +242,6 @@ def _turns_with_tokens(x: adv.AdvantageInput, of_turns: Floats) -> tuple[Ragged,
     return out, sizes
 
 
-def _of_turns(numbers: Floats, x: adv.AdvantageInput) -> Ragged:
-    """Split (T,) numbers into one list for each trajectory."""
-    return parts(numbers, x.lengths)
-
-
 #: From the batch, and the recipe's keys as arguments, to (R,) advantages; :class:`Gae` for a critic.
 ADVANTAGES: dict[str, Callable[..., Floats | adv.Gae]] = {
     "grpo": lambda x, normalize_std: adv.grpo(x.returns, x.groups, std=normalize_std)[x.trajectory],
@@ -320,12 +251,30 @@ ADVANTAGES: dict[str, Callable[..., Floats | adv.Gae]] = {
         x.returns, x.groups, x.tokens.astype(np.float64), baseline=baseline
     )[x.trajectory],
     "maxrl": lambda x: adv.maxrl(x.returns, x.groups)[x.trajectory],
-    "rebn": _rebn,
-    "step_reinforce": _step_reinforce,
-    "gigpo": _gigpo,
-    "hgpo": _hgpo,
+    "rebn": lambda x, gamma: adv.rebn(_rows(x, x.rewards), gamma=gamma)[x.turn],
+    "step_reinforce": lambda x, **keys: adv.step_reinforce(_rows(x, x.rewards), x.groups, **keys)[x.turn],
+    "gigpo": lambda x, normalize_std, similarity, **keys: adv.gigpo(
+        _rows(x, x.after_kl),
+        x.groups,
+        x.states,
+        std=normalize_std,
+        penalties=_rows(x, x.penalties),
+        similarity=similarity if similarity < 1 else None,
+        **keys,
+    )[x.turn],
+    "hgpo": lambda x, normalize_std, base_group, **keys: adv.hgpo(
+        _rows(x, x.after_kl),
+        x.groups,
+        x.states,
+        std=normalize_std,
+        base=base_group,
+        penalties=_rows(x, x.penalties),
+        **keys,
+    )[x.turn],
+    "mt_grpo": lambda x, normalize_std, turn_weight: adv.mt_grpo(
+        _rows(x, x.rewards), x.groups, weight=turn_weight, std=normalize_std
+    )[x.turn],
     "empg": _empg,
-    "mt_grpo": _mt_grpo,
     "ppo": _ppo,
 }
 

@@ -68,20 +68,16 @@ def _own(x: LossInput, settings: OwnFunction) -> TokenLoss:
     if not isinstance(loss, TokenLoss) or not isinstance(loss.values, Tensor):
         raise UsageError(f"{what} returned {type(found).__name__}; it has to return a tensor or a TokenLoss")
     for name, values in {"loss": loss.values, **loss.metrics}.items():
-        if not isinstance(values, Tensor) or values.shape != x.logprobs.shape:
-            shape = tuple(getattr(values, "shape", ()))
+        if (shape := tuple(getattr(values, "shape", ()))) != (n := len(x.logprobs),):
             raise UsageError(
-                f"{what} returned {name} values of the shape {shape}; it has to return one for each of the "
-                f"{len(x.logprobs)} tokens, shape {tuple(x.logprobs.shape)}: loss.aggregate takes their mean"
+                f"{what} returned {name} values of the shape {shape}; it has to return one for each of the {n} tokens, "
+                f"shape ({n},): loss.aggregate takes their mean"
             )
     if x.logprobs.requires_grad and not loss.values.requires_grad:
         raise UsageError(f"{what} returned a loss without a gradient; it has to depend on x.logprobs, not detached")
-    if not loss.values.isfinite().all() and all(t.isfinite().all() for t in tensors.values()):
-        wrong = int((~loss.values.isfinite()).nonzero()[0])
-        raise UsageError(
-            f"{what} returned {loss.values[wrong].item()} for token {wrong}, of the log-probability "
-            f"{x.logprobs[wrong].item():g} (proximal {x.proximal[wrong].item():g}), and finite inputs"
-        )
+    wrong = loss.values[~loss.values.isfinite()]
+    if len(wrong) and all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise UsageError(f"{what} returned {wrong[0].item()} for {len(wrong)} tokens, of inputs that are finite")
     return TokenLoss(loss.values, {name: values.detach() for name, values in loss.metrics.items()})
 
 

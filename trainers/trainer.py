@@ -16,7 +16,6 @@ import numpy as np
 
 from rollenv.agents.base import update_weights_of
 from rollenv.core.env_spec import Wrappers
-from rollenv.core.plugins import function_at
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.report.folders import hide_secrets
 from rollenv.rollout.evaluate import evaluate
@@ -36,7 +35,7 @@ from rollenv.trainers.learner import Learner
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.ranks import ALONE, Ranks
-from rollenv.trainers.rewards.configured import DomainRewards, EpisodeRewards
+from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.termination import Terminated, Termination
@@ -98,7 +97,7 @@ class Trainer:
                 from rollenv.ray_calls import connected
 
                 stack.enter_context(connected(cpus=config.actor_cpus))
-            self.rewards = _episode_rewards(config)
+            self.rewards = _domain_rewards(config)
             with timed("begin", self.begun):
                 restored = restore(config, run, self.wrappers, self._report_warm_up, ranks)
                 run.cut_back(restored.iteration - bool(restored.unlogged) if restored else -1)
@@ -327,16 +326,12 @@ class Trainer:
         self.trackers.finish([path for path in files if path.exists()])
 
 
-def _episode_rewards(config: TrainConfig) -> EpisodeRewards | None:
-    domains: DomainRewards | None = None
+def _domain_rewards(config: TrainConfig) -> DomainRewards | None:
     if config.placement.roles.rewards.actors:
         from rollenv.trainers.roles import RemoteRewards  # not above: it needs Ray
 
-        domains = RemoteRewards(config)
-    elif config.rewards.domains:
-        domains = DomainRewards(config)
-    function = function_at(config.rewards.function, "rewards.function") if config.rewards.function else None
-    return EpisodeRewards(function, domains) if function or domains else None
+        return RemoteRewards(config)
+    return DomainRewards(config) if config.rewards.per_episode else None
 
 
 def evaluated_environments(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
@@ -21,12 +21,14 @@ from rich.console import Console
 from rollenv import hub
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
+from rollenv.core.registry import DATA
 from rollenv.gguf import model_at
 from rollenv.report.folders import STEPS
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
     from rollenv.agents.chat import Prices
+    from rollenv.envs.data.own import Questions
 
 #: Columns of pipes and files, which have no width: tables should not be squeezed into 80 columns.
 _WIDE = 180
@@ -104,6 +106,30 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"{pair!r} is not of the form key=value")
         out[key] = value_of(value)
     return out
+
+
+def describe_data(env_id: str, kwargs: Mapping[str, Any]) -> Questions | None:
+    """Say how a file of questions is read, graded and split; None for other environments."""
+    if not env_id.startswith(f"{DATA}:"):
+        return None
+    from rollenv.envs.data.own import SETTINGS, questions_at
+
+    named = {name: value for name, value in kwargs.items() if name in SETTINGS and name != "instruct"}
+    found = questions_at(env_id.partition(":")[2], **named)
+    error_console.print(str(found), soft_wrap=True, markup=False, highlight=False)
+    return found
+
+
+def evaluated_data(env: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the id of a file or folder of questions, and its split: the test files, or all rows without them."""
+    from rollenv.envs.data.own import is_data
+
+    env = f"{DATA}:{env}" if is_data(env) else env
+    if (found := describe_data(env, kwargs)) and "split" not in kwargs:
+        kwargs = {**kwargs, "split": "all" if found.drawn else "test"}
+        if found.drawn:
+            error_console.print(f"playing all of them; split=test plays the {len(found.test)} that are held out")
+    return env, kwargs
 
 
 def _option(*names: str, **how: Any) -> Any:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, error_console, key_values, percent
+from rollenv.cli.common import console, describe_data, error_console, key_values, percent
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
@@ -42,7 +42,7 @@ def _list_algorithms(wanted: bool) -> None:
 
 def command(
     recipe: str = typer.Argument(
-        help="Bundled recipe (sokoban, webshop), TOML file, or environment id.",
+        help="Bundled recipe (sokoban, webshop), TOML file, environment id, or file or folder of questions.",
         autocompletion=completion.recipes,
     ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
@@ -75,6 +75,7 @@ def command(
         run, config = _resume(recipe, overrides or (), accept)
     else:
         config = load_config(recipe, overrides or ())
+    describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
         _write_recipe(config, write_recipe)
         return
@@ -165,10 +166,11 @@ def _need_player(config: TrainConfig) -> None:
 
 def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
     """Return the run to resume. Repeated settings must be unchanged, except for more iterations."""
-    from rollenv.trainers.config import is_env_id, load_config, with_settings
+    from rollenv.trainers.config import is_env_id, load_config, with_data, with_settings
     from rollenv.trainers.run_dir import RunDir, latest
 
-    if is_env_id(recipe):  # its recipe need not be chosen again
+    env_id, overrides = with_data(recipe, overrides)
+    if is_env_id(env_id):  # its recipe need not be chosen again
         named = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
     else:
         named = load_config(recipe, overrides).run_dir

@@ -48,37 +48,41 @@ class AdvantageInput:
     """(R,) the critic's value before each token, with ``algorithm.name=ppo``."""
     compute_entropy: Callable[[], Floats] = field(default=lambda: np.zeros(0), repr=False)
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, _read_only(value))
+
     @cached_property
     def entropy(self) -> Floats:
         """(R,) entropy, in nats, of the policy at each token. Reading it costs a forward pass over the batch."""
-        return read_only(self.compute_entropy())
+        return _read_only(self.compute_entropy())
 
     @cached_property
     def after_kl(self) -> Floats:
         """(T,) reward of each turn, less the KL penalties of its tokens."""
         if self.kl is None:
             return self.unpenalized
-        return read_only(self.unpenalized - np.bincount(self.turn, self.kl, minlength=len(self.unpenalized)))
+        return _read_only(self.unpenalized - np.bincount(self.turn, self.kl, minlength=len(self.unpenalized)))
 
     @cached_property
     def rewards(self) -> Floats:
         """(T,) reward of each turn, less all penalties."""
-        return read_only(self.after_kl - self.penalties)
+        return _read_only(self.after_kl - self.penalties)
 
     @cached_property
     def returns(self) -> Floats:
         """(N,) sum of each trajectory's rewards."""
         owner = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        return read_only(np.bincount(owner, self.rewards, minlength=len(self.lengths)).astype(np.float64))
+        return _read_only(np.bincount(owner, self.rewards, minlength=len(self.lengths)).astype(np.float64))
 
     @cached_property
     def tokens(self) -> Ints:
         """(N,) number of response tokens of each trajectory."""
-        return read_only(np.bincount(self.trajectory, minlength=len(self.groups)))
+        return _read_only(np.bincount(self.trajectory, minlength=len(self.groups)))
 
 
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written to."""
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view

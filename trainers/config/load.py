@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from rollenv.core.arguments import NOTHING, value_of
 from rollenv.core.errors import UsageError, did_you_mean
-from rollenv.core.registry import spec
+from rollenv.core.registry import DATA, spec
+from rollenv.envs.data.own import SETTINGS, is_data
 from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
@@ -37,9 +38,11 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     """Load a recipe, with overrides.
 
     Args:
-        recipe: name of a bundled recipe, path of a TOML file, or an environment's id, for which settings are chosen.
+        recipe: name of a bundled recipe, path of a TOML file, or an environment's id or a file of questions, for which
+            settings are chosen.
         overrides: ``key=value``; keys are dotted, values are TOML.
     """
+    recipe, overrides = with_data(recipe, overrides)
     data = _read_recipe(recipe, overrides)
     written = data.get("env", {}).get("id")
     keys = _apply(data, overrides)
@@ -48,14 +51,18 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         config = _without_refused_arguments(config, written, keys)
     if config.rewards.domains:
         _check_domains(config)
-    check_functions(config, _folder(recipe))
+    check_functions(config, Path(recipe).parent if Path(recipe).is_file() else Path())
     _refuse_unused_keys(config, keys if overrides else list(_flat(data)))
     return config
 
 
-def _folder(recipe: str) -> Path:
-    """Return the folder whose modules a recipe can name, besides the current one."""
-    return Path(recipe).parent if Path(recipe).is_file() else Path()
+def with_data(recipe: str, overrides: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the id of a file or folder of questions, and the settings for its columns as keys; others as they are."""
+    if recipe not in recipes() and is_data(recipe):
+        recipe = f"{DATA}:{recipe}"
+    if recipe.startswith(f"{DATA}:"):
+        overrides = [f"env.kwargs.{o}" if o.partition("=")[0] in SETTINGS else o for o in overrides]
+    return recipe, overrides
 
 
 def is_env_id(recipe: str) -> bool:
@@ -91,7 +98,8 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise UsageError(f"env.kwargs is a section, not {kwargs!r}: set env.kwargs.NAME=VALUE")
         return choose_recipe(recipe, str(own["model"]["path"]), kwargs)
     raise UsageError(
-        f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file or an environment's id"
+        f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file, an environment's id, "
+        "or a file of questions"
     )
 
 

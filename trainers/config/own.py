@@ -78,11 +78,10 @@ def _checked(value: Any, annotation: Any, what: str) -> Any:
     if annotation is inspect.Parameter.empty or isinstance(annotation, str):
         return value
     try:
-        adapter = TypeAdapter[Any](annotation, config=ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False))
+        how = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
+        return TypeAdapter[Any](annotation, config=how).validate_python(value)
     except PydanticUserError:  # a type with a configuration of its own
-        adapter = TypeAdapter(annotation)
-    try:
-        return adapter.validate_python(value)
+        return value
     except ValidationError as error:
         text = error.errors()[0]["msg"]
         raise UsageError(f"{what}: {text[:1].lower()}{text[1:]}, got {value!r}") from error

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
 from rollenv.agents.chat.endpoint import Endpoint, Patience
 from rollenv.core.errors import UsageError
+from rollenv.core.plugins import function_at
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward
@@ -24,9 +24,14 @@ from rollenv.trainers.rewards.shape import Format, Overlong
 
 
 class DomainRewards:
-    """The rewards of ``rewards.domains``, which are added to the environments' own; 0 for domains without an entry."""
+    """The rewards of ``rewards.domains``, which are added to the environments' own; 0 for domains without an entry.
+
+    ``rewards.function`` replaces the environments' own before.
+    """
 
     def __init__(self, config: TrainConfig):
+        name = config.rewards.function
+        self.function = FunctionReward(function_at(name, "rewards.function")) if name else None
         parts: dict[str, list[tuple[float, Reward]]] = {}
         self._names: dict[str, list[str]] = {}
         patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
@@ -46,13 +51,14 @@ class DomainRewards:
         self._running, self._since, self._seconds = 0, 0.0, 0.0
 
     async def __call__(self, trajectory: Trajectory) -> float:
+        own = await self.function(trajectory) if self.function else 0.0
         pattern = pattern_of(self._rewards, list(domains(trajectory)))
         if pattern is None:
-            return 0.0
+            return own
         with self._clock():
             terms = await self.of(pattern, trajectory)
         self._added.setdefault(pattern, []).append(terms)
-        return sum(terms)
+        return own + sum(terms)
 
     @contextlib.contextmanager
     def _clock(self) -> Iterator[None]:
@@ -90,26 +96,6 @@ class DomainRewards:
             for name, value in judge.metrics().items():
                 counts[name] = counts.get(name, 0) + value
         return counts
-
-
-class EpisodeRewards:
-    """The rewards of a run as episodes end: its function, and then what is added by domain."""
-
-    def __init__(self, function: Callable[..., Any] | None, domains: DomainRewards | None):
-        self.function, self.domains = FunctionReward(function) if function else None, domains
-
-    async def __call__(self, trajectory: Trajectory) -> float:
-        reward = await self.function(trajectory) if self.function else 0.0
-        return reward + (await self.domains(trajectory) if self.domains else 0.0)
-
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of the rewards by domain since the last call."""
-        return self.domains.metrics() if self.domains else {}
-
-    def close(self) -> None:
-        """End the actors of remote rewards."""
-        if close := getattr(self.domains, "close", None):
-            close()
 
 
 def _reward(settings: AnyDomainReward) -> Reward:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollenv.core.errors import RollenvError, UsageError, did_you_mean
@@ -14,11 +14,9 @@ from rollenv.rollout import validation
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.trainers.rewards.base import last_answer
 
-#: What a function may ask for by the names of its parameters, for one episode; for a batch, with an s.
-ARGUMENTS = ("prompt", "answer", "row", "reward", "trajectory")
-
-#: TRL's names for the same.
-_TRL = {"completions": "answers", "trajectories": "trajectorys"}
+#: What a function may take for one episode; and for a batch, with TRL's names.
+ONE = ("prompt", "answer", "row", "reward", "trajectory")
+BATCH = {"prompts": "prompt", "answers": "answer", "completions": "answer", "rows": "row", "rewards": "reward"}
 
 
 class FunctionFailed(RollenvError):
@@ -30,51 +28,49 @@ class FunctionReward:
 
     Args:
         function: takes some of ``prompt`` (the first observation), ``answer`` (the last, without its thoughts), ``row``
-            (of the data set; empty without one), ``reward`` (the environment's own) and ``trajectory``; or lists of
-            them for several episodes that ended at about the same time, ``prompts``, ``answers`` (or ``completions``),
-            ``rows`` and so on, and returns a list. ``**columns`` of such a function are lists of the rows' values by
-            column. It may be a coroutine function; a plain function blocks the rollout.
+            (of the data set; empty without one), ``reward`` (the environment's own) and ``trajectory``. Or it takes
+            lists for the episodes that end in one step of the engine and returns a list: some of ``prompts``,
+            ``answers`` (or ``completions``), ``rows``, ``rewards``, and columns of the rows by name, with ``**columns``
+            all. It may be a coroutine function; a plain function blocks the rollout.
 
     Raises:
-        UsageError: the function has another parameter without a default.
+        UsageError: the function takes none of these, or has another parameter without a default.
     """
 
     def __init__(self, function: Callable[..., Any]):
         self.function = function
         self.name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', function)}"
         parameters = inspect.signature(function).parameters.values()
-        names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-        self.columns = any(one.kind is one.VAR_KEYWORD for one in parameters)
-        several = {_TRL.get(name, name) for name in names} & {f"{name}s" for name in ARGUMENTS}
-        self.batch = bool(several)
-        known = [*(f"{name}s" for name in ARGUMENTS), *_TRL] if self.batch else [*ARGUMENTS]
-        self.takes = [name for name in names if name in known]
-        needed = [one.name for one in parameters if one.name in names and one.default is one.empty]
-        self.own_columns = [name for name in needed if name not in known] if self.batch else []
-        if not self.takes or (not self.batch and (wrong := [name for name in needed if name not in known])):
-            bad = wrong[0] if self.takes else ", ".join(names) or "none"
-            hint = did_you_mean(bad, known, "", form=repr)
+        named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        self.batch = any(one.name in BATCH for one in named)
+        self.takes = [one.name for one in named if one.name in (BATCH if self.batch else ONE)]
+        self.columns = [one.name for one in named if one.name not in self.takes and one.default is one.empty]
+        self.all_columns = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        if not self.takes or (self.columns and not self.batch):
+            wrong = self.columns[0] if self.columns else "none"
+            hint = did_you_mean(wrong, [*ONE, *BATCH], form=repr)
             raise UsageError(
-                f"rewards.function: the parameters of {self.name} are some of {', '.join(ARGUMENTS)}; or of "
-                f"{', '.join(f'{name}s' for name in ARGUMENTS[:3])} for a batch; not {bad}; {hint}".removesuffix("; ")
+                f"rewards.function: {self.name} takes {wrong}, and can take {', '.join(ONE)}; or {', '.join(BATCH)} of "
+                f"a batch; {hint}".removesuffix("; ")
             )
+        self._reads_row = bool({"row", "rows"} & {*self.takes} or (self.batch and (self.columns or self.all_columns)))
         self._waiting: list[tuple[Trajectory, asyncio.Future[float]]] = []
         self._envs: dict[str, Any] = {}
 
     async def __call__(self, trajectory: Trajectory) -> float:
         """Return the function's reward, and take the environment's away."""
         own = trajectory.own_reward
-        value = await (self._batched(trajectory) if self.batch else self._one(trajectory))
+        if self.batch:
+            value = await self._in_batch(trajectory)
+        else:
+            given = self._given(trajectory)
+            value = self._number(await self._call({name: given[name] for name in self.takes}))
         trajectory.env_reward = own
         for turn in trajectory.turns:
             turn.reward = 0.0
         return value
 
-    async def _one(self, trajectory: Trajectory) -> float:
-        given = self._arguments(trajectory)
-        return self._number(await self._call({name: given[name] for name in self.takes}))
-
-    async def _batched(self, trajectory: Trajectory) -> float:
+    async def _in_batch(self, trajectory: Trajectory) -> float:
         """Score an episode together with those that end in the same step of the event loop."""
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._waiting.append((trajectory, future))
@@ -85,27 +81,26 @@ class FunctionReward:
     async def _score_waiting(self) -> None:
         await asyncio.sleep(0)
         waiting, self._waiting = [one for one in self._waiting if not one[1].done()], []
+        values, failure = [0.0] * len(waiting), None
         try:
-            values = await self._several([one for one, _ in waiting]) if waiting else []
+            if waiting:
+                values = await self._batch_of([self._given(trajectory) for trajectory, _ in waiting])
         except Exception as error:
-            for _, future in waiting:
-                if not future.done():
-                    future.set_exception(error)
-            return
+            failure = error
         for (_, future), value in zip(waiting, values, strict=True):
-            if not future.done():
+            if failure and not future.done():
+                future.set_exception(failure)
+            elif not future.done():
                 future.set_result(value)
 
-    async def _several(self, trajectories: Sequence[Trajectory]) -> list[float]:
-        each = [self._arguments(trajectory) for trajectory in trajectories]
-        given: dict[str, Any] = {
-            name: [one[_TRL.get(name, name).removesuffix("s")] for one in each] for name in self.takes
-        }
+    async def _batch_of(self, each: list[dict[str, Any]]) -> list[float]:
+        given = {name: [one[BATCH[name]] for one in each] for name in self.takes}
         rows = [one["row"] for one in each]
-        wanted = [*rows[0]] if self.columns else self.own_columns
-        for name in wanted:
-            if name not in given:
-                given[name] = [_cell(row, name, self.name) for row in rows]
+        for column in [*self.columns, *(rows[0] if self.all_columns else ())]:
+            if missing := [row for row in rows if column not in row]:
+                has = ", ".join(missing[0]) or "(none)"
+                raise UsageError(f"{self.name} takes {column!r}, and a row has only the columns {has}")
+            given.setdefault(column, [row[column] for row in rows])
         values = await self._call(given)
         values = values.tolist() if hasattr(values, "tolist") else values
         if not isinstance(values, list | tuple) or len(values) != len(each):
@@ -130,15 +125,15 @@ class FunctionReward:
         except validation.BadValue as error:
             raise UsageError(f"{self.name}: {error}") from error
 
-    def _arguments(self, trajectory: Trajectory) -> dict[str, Any]:
-        reads_row = bool({"row", "rows"} & {*self.takes} or self.columns or self.own_columns)
-        return {
-            "prompt": trajectory.turns[0].observation,
-            "answer": last_answer(trajectory),
-            "row": self._row(trajectory.task) if reads_row else {},
-            "reward": trajectory.own_reward,
-            "trajectory": trajectory,
-        }
+    def _given(self, trajectory: Trajectory) -> dict[str, Any]:
+        values = (
+            trajectory.turns[0].observation,
+            last_answer(trajectory),
+            self._row(trajectory.task) if self._reads_row else {},
+            trajectory.own_reward,
+            trajectory,
+        )
+        return dict(zip(ONE, values, strict=True))
 
     def _row(self, task: Task) -> Mapping[str, Any]:
         """Return the row that an episode began with: its environment is reset once more."""
@@ -150,9 +145,3 @@ class FunctionReward:
             return {}
         env.reset(seed=task.seed, options=task.options or None)
         return dict(env.row)
-
-
-def _cell(row: Mapping[str, Any], column: str, name: str) -> Any:
-    if column not in row:
-        raise UsageError(f"{name} takes {column!r}, and a row has only the columns {', '.join(row) or '(none)'}")
-    return row[column]
