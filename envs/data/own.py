@@ -305,7 +305,9 @@ def _questions(
         held = {name for name, split in splits.items() if split == test}
         drawn = {i for i, (name, _, _) in enumerate(distinct) if name in held}
     else:
-        by_hash = [hashlib.sha256(row[asked].strip().encode()).digest() for _, _, row in distinct]
+        by_hash = [
+            hashlib.sha256(row[asked].strip().encode("utf-8", "surrogatepass")).digest() for _, _, row in distinct
+        ]
         number = min(max(1, round(share * len(distinct))), len(distinct) - 1) if share else 0
         drawn = {*sorted(range(len(distinct)), key=by_hash.__getitem__)[:number]}
     train, tested = (

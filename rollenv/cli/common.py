@@ -21,6 +21,7 @@ from rich.console import Console
 from rollenv import hub
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
+from rollenv.core.plugins import function_at
 from rollenv.core.registry import DATA
 from rollenv.gguf import model_at
 from rollenv.report.folders import STEPS
@@ -92,8 +93,8 @@ AGENT_HELP = (
     "random, oracle, nop (does nothing), noisy:SHARE (an oracle with that share of random actions), constant:TEXT, "
     "react (a rule-based baseline for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model, a "
     "run, a GGUF file, or smollm2-135m), "
-    "vllm:FOLDER, chat:MODEL at --base-url (key from OPENAI_API_KEY), or 'harness:NAME ARGS' "
-    "(pi, codex, ...) with the model of --model."
+    "vllm:FOLDER, chat:MODEL at --base-url (key from OPENAI_API_KEY), 'harness:NAME ARGS' "
+    "(pi, codex, ...) with the model of --model, or MODULE:CLASS, an agent of your own."
 )
 
 
@@ -229,6 +230,12 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
     elif kind in ("chat", "local", "vllm") and argument:
         options.check(name)
         return _chat_agent(name, options, native) if kind == "chat" else _model_agent(kind, argument, options)
+    elif argument:
+        agent = function_at(name, "the agent")()
+        if not hasattr(agent, "start"):
+            raise UsageError(
+                f"the agent {name!r} is {type(agent).__name__}, which has no start(): see rollenv.agents.Agent"
+            )
     else:
         raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
     options.check(name)

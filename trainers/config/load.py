@@ -61,6 +61,10 @@ def with_data(recipe: str, overrides: Sequence[str]) -> tuple[str, Sequence[str]
     if recipe not in recipes() and is_data(recipe):
         recipe = f"{DATA}:{recipe}"
     if recipe.startswith(f"{DATA}:"):
+        for key in (override.partition("=")[0] for override in overrides):
+            known = "." in key or key in (*SETTINGS, *TrainConfig.model_fields)
+            if not known and (hint := did_you_mean(key, SETTINGS, form=repr)):
+                raise UsageError(f"there is no key {key!r}; {hint}")
         overrides = [f"env.kwargs.{o}" if o.partition("=")[0] in SETTINGS else o for o in overrides]
     return recipe, overrides
 

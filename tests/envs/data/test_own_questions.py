@@ -242,6 +242,16 @@ def test_commands_take_the_columns_as_they_are(capsys):
     assert "10 questions (column 'frage'), integers (column 'antwort'), compared as" in capsys.readouterr().err
 
 
+def test_a_wrong_setting_of_a_command_names_the_nearest():
+    with pytest.raises(UsageError, match="there is no key 'ansewr'; did you mean 'answer'"):
+        load_config(write("own.jsonl", sums()), ["ansewr=antwort", "model=smollm2-135m"])
+
+
+def test_text_that_is_no_unicode_is_split_too():
+    with rollenv.make("data:" + write("own.jsonl", ['{"question": "\\ud83d?", "answer": "x"}', *answered("y")])) as env:
+        assert env.num_tasks() == 1
+
+
 def test_paths_that_are_data(tmp_path):
     (tmp_path / "empty").mkdir()
     write("own.jsonl", sums(2))
