@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollenv.trainers.advantages.batch import AdvantageInput
     from rollenv.trainers.advantages.entropy import empg
     from rollenv.trainers.advantages.gae import bi_level_gae, token_gae, turn_gae
     from rollenv.trainers.advantages.groups import grpo, maxrl, reinforce, reinforce_pp, rloo
@@ -11,12 +12,16 @@ if TYPE_CHECKING:
     from rollenv.trainers.advantages.turns import gigpo, mt_grpo, rebn, step_reinforce
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.load import load_config
+    from rollenv.trainers.losses.types import LossInput, TokenLoss
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.trainer import Trainer, TrainingResult
     from rollenv.trainers.training import train
 
 #: The module of each public name; it is imported when the name is first used.
 _MODULES = {
+    "AdvantageInput": "rollenv.trainers.advantages.batch",
+    "LossInput": "rollenv.trainers.losses.types",
+    "TokenLoss": "rollenv.trainers.losses.types",
     "empg": "rollenv.trainers.advantages.entropy",
     "bi_level_gae": "rollenv.trainers.advantages.gae",
     "token_gae": "rollenv.trainers.advantages.gae",
@@ -40,7 +45,10 @@ _MODULES = {
 }
 
 __all__ = [
+    "AdvantageInput",
+    "LossInput",
     "RunDir",
+    "TokenLoss",
     "TrainConfig",
     "Trainer",
     "TrainingResult",

@@ -81,9 +81,10 @@ def _constant_reward(rows: Rows, limits: AlarmLimits) -> Alarm | None:
     last = _last(rows, "reward_std", limits.patience)
     if len(last) < limits.patience or max(last) > 1e-9:
         return None
+    reward = rows[-1].get("trained_reward", rows[-1].get("reward", math.nan))
     return Alarm(
         "constant_reward",
-        f"all episodes of the last {limits.patience} iterations had one reward, {rows[-1].get('reward', math.nan):g}",
+        f"all episodes of the last {limits.patience} iterations had one reward, {reward:g}",
         "Look at an episode: is the task far too hard or easy, or does its reward ignore the answer? Change the "
         "level, warm up by imitation, or give partial rewards",
     )

@@ -18,7 +18,7 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, Unsolvable, UsageError
-from rollenv.core.registry import spec
+from rollenv.core.registry import DATA, spec
 from rollenv.rollout.workers.base import describe
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
     if "split" in kwargs:
         return kwargs, kwargs
     splits = {**kwargs, "split": "train"}, {**kwargs, "split": "test"}
-    if not all(map(env_spec.accepts, splits)):
+    if env_spec.namespace != DATA and not all(map(env_spec.accepts, splits)):
         return kwargs, kwargs
     prompt = StepPrompt("{instructions}{state}", chat=False)
     prompts = []

@@ -6,16 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollenv.core.errors import UsageError
+from rollenv.core.plugins import at_line
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.trainers import advantages as adv
 from rollenv.trainers.advantages.moments import parts, ragged
-from rollenv.trainers.config.algorithms import AnyAlgorithm, Empg, Gigpo, Hgpo, Ppo
+from rollenv.trainers.config.algorithms import Algorithm, AnyAlgorithm
+from rollenv.trainers.config.own import own_arguments
 from rollenv.trainers.config.rewards import RewardsConfig
+from rollenv.trainers.config.section import OwnFunction, arguments
 from rollenv.trainers.experience import Experience, Floats
 
 Ragged = list[list[float]]
@@ -90,52 +93,75 @@ def _clip_return(rewards: list[float], limit: float) -> list[float]:
     return out
 
 
-def assign(data: Experience, shaped: Shaped, algorithm: AnyAlgorithm) -> None:
+def assign(
+    data: Experience, shaped: Shaped, algorithm: AnyAlgorithm, entropy: Callable[[], Floats] = lambda: np.zeros(0)
+) -> None:
     """Write the column "advantages" and, for a critic, "returns" (NaN for tokens without a target).
 
     Args:
-        data: the batch; for PPO with the column "values", for EMPG with "entropy".
+        data: the batch; for PPO with the column "values".
+        entropy: computes the (R,) entropies of the policy, if the algorithm reads them.
     """
-    if isinstance(algorithm, Ppo):
-        _assign_gae(data, shaped, algorithm)
+    x = _input(data, shaped, entropy)
+    if isinstance(algorithm, OwnFunction):
+        found: Floats | adv.Gae = _own(x, algorithm)
     else:
-        shaped = _with_kl(data, shaped)
-        separate = isinstance(algorithm, Gigpo | Hgpo)
-        rewards = shaped.rewards if separate else _subtract_penalties(shaped)
-        data.columns["advantages"] = data.of_turns(_ALGORITHMS[algorithm.name](data, rewards, shaped, algorithm))
+        found = ADVANTAGES[algorithm.name](x, **arguments(algorithm, Algorithm))
+    if isinstance(found, adv.Gae):
+        advantages, data.columns["returns"] = found.advantages, found.returns
+    else:
+        advantages = found
     if algorithm.whiten:
-        data.columns["advantages"] = adv.whiten(data.columns["advantages"])
+        advantages = adv.whiten(advantages)
     if limit := algorithm.clip_advantage:
-        data.columns["advantages"] = data.columns["advantages"].clip(-limit, limit)
+        advantages = advantages.clip(-limit, limit)
+    data.columns["advantages"] = advantages
 
 
-def _subtract_penalties(shaped: Shaped) -> Ragged:
-    pairs = zip(shaped.rewards, shaped.penalties, strict=True)
-    return [[r - p for r, p in zip(row, penalties, strict=True)] for row, penalties in pairs]
+def _input(data: Experience, shaped: Shaped, entropy: Callable[[], Floats]) -> adv.AdvantageInput:
+    return adv.AdvantageInput(
+        groups=data.groups,
+        lengths=data.lengths,
+        success=np.array([t.success for t in data.trajectories], dtype=bool),
+        kept=data.kept,
+        unpenalized=_flat(shaped.rewards),
+        penalties=_flat(shaped.penalties),
+        states=anchor_keys(data.turns),
+        turn=data.turn,
+        trajectory=data.trajectory,
+        logprobs=data.columns["behavior"],
+        kl=shaped.kl,
+        values=data.columns.get("values"),
+        compute_entropy=entropy,
+    )
 
 
-def _with_kl(data: Experience, shaped: Shaped) -> Shaped:
-    """Subtract the KL penalties of a turn's tokens from its reward."""
-    if shaped.kl is None:
-        return shaped
-    paid = np.bincount(data.turn, shaped.kl, minlength=int(data.lengths.sum()))
-    parts = np.split(paid, np.cumsum(data.lengths)[:-1])
-    rewards = [[r - p for r, p in zip(row, part, strict=True)] for row, part in zip(shaped.rewards, parts, strict=True)]
-    return Shaped(rewards, shaped.penalties)
+def _flat(rows: Ragged) -> Floats:
+    return np.array([number for row in rows for number in row], dtype=np.float64)
 
 
-def _repeat_for_turns(of_trajectories: Callable[[Floats, Experience, Any], Floats]) -> Callable[..., Floats]:
-    """Repeat the advantage of each trajectory for its turns."""
-
-    def advantages(data: Experience, rewards: Ragged, shaped: Shaped, algorithm: Any) -> Floats:
-        totals = np.array([sum(row) for row in rewards], dtype=np.float64)
-        return np.repeat(of_trajectories(totals, data, algorithm), data.lengths)
-
-    return advantages
-
-
-def _tokens_of_trajectories(data: Experience) -> Floats:
-    return np.bincount(data.trajectory, minlength=len(data.trajectories)).astype(np.float64)
+def _own(x: adv.AdvantageInput, algorithm: OwnFunction) -> Floats:
+    """Call the user's function and check its result."""
+    what, settings = f"algorithm.name={algorithm.name}", own_arguments(algorithm, "algorithm")
+    try:
+        found = np.array(algorithm.function(x, **settings), dtype=np.float64)
+    except UsageError:
+        raise
+    except Exception as error:
+        hint = ": the arrays of a batch are read-only, copy them first" if "read-only" in str(error) else ""
+        raise UsageError(f"{what} failed: {at_line(error)}{hint}") from error
+    if found.shape != x.turn.shape:
+        raise UsageError(
+            f"{what} returned numbers of the shape {found.shape}; it has to return one for each of the "
+            f"{len(x.turn)} response tokens, shape {x.turn.shape}: write numbers[x.trajectory] for numbers of the "
+            f"{len(x.groups)} trajectories, numbers[x.turn] for numbers of the {len(x.states)} turns"
+        )
+    if len(wrong := np.flatnonzero(~np.isfinite(found))):
+        raise UsageError(
+            f"{what} returned {found[wrong[0]]} for token {wrong[0]}, of trajectory {x.trajectory[wrong[0]]}; "
+            f"{len(wrong)} of {len(found)} advantages are not finite (a division by the deviation of equal rewards?)"
+        )
+    return found
 
 
 def anchor_keys(turns: Sequence[Turn]) -> list[str]:
@@ -153,100 +179,52 @@ def recurring(turns: Sequence[Turn], groups: Sequence[int]) -> float:
     return sum(counts[state] > 1 for state in states) / max(len(states), 1)
 
 
-#: (data, rewards, shaped, algorithm) -> (T,)
-_ALGORITHMS: dict[str, Callable[..., Floats]] = {
-    "grpo": _repeat_for_turns(lambda r, d, a: adv.grpo(r, d.groups, std=a.normalize_std)),
-    "rloo": _repeat_for_turns(lambda r, d, a: adv.rloo(r, d.groups)),
-    "reinforce": _repeat_for_turns(lambda r, d, a: adv.reinforce(r)),
-    "reinforce_pp": _repeat_for_turns(
-        lambda r, d, a: adv.reinforce_pp(r, d.groups, _tokens_of_trajectories(d), baseline=a.baseline)
-    ),
-    "maxrl": _repeat_for_turns(lambda r, d, a: adv.maxrl(r, d.groups)),
-    "rebn": lambda d, rewards, shaped, a: adv.rebn(rewards, gamma=a.gamma),
-    "step_reinforce": lambda d, rewards, shaped, a: adv.step_reinforce(
-        rewards, d.groups, gamma=a.gamma, mean=a.mean, std=a.std
-    ),
-    "gigpo": lambda d, rewards, shaped, a: adv.gigpo(
-        rewards,
-        d.groups,
-        anchor_keys(d.turns),
-        gamma=a.gamma,
-        step_weight=a.step_weight,
-        std=a.normalize_std,
-        statistics=a.statistics,
-        penalties=shaped.penalties,
-        similarity=a.similarity if a.similarity < 1 else None,
-    ),
-    "empg": lambda d, rewards, shaped, a: _modulate_by_entropy(d, rewards, a),
-    "mt_grpo": lambda d, rewards, shaped, a: adv.mt_grpo(rewards, d.groups, weight=a.turn_weight, std=a.normalize_std),
-    "hgpo": lambda d, rewards, shaped, a: adv.hgpo(
-        rewards,
-        d.groups,
-        anchor_keys(d.turns),
-        gamma=a.gamma,
-        history=a.history,
-        alpha=a.alpha,
-        std=a.normalize_std,
-        base=a.base_group,
-        penalties=shaped.penalties,
-    ),
-}
+# -- the estimators, by their names in recipes, whose keys are their arguments -----------------------------------------
 
 
-def _modulate_by_entropy(data: Experience, rewards: Ragged, algorithm: Empg) -> Floats:
+def _rows(x: adv.AdvantageInput, numbers: Floats) -> Ragged:
+    """Split (T,) numbers into one list for each trajectory."""
+    return parts(numbers, x.lengths)
+
+
+def _empg(x: adv.AdvantageInput, *, normalize_std: bool, **keys: float) -> Floats:
     """GRPO's advantages of turns with tokens, modulated by the entropy of each; 0 for other turns."""
-    plain = adv.grpo([sum(row) for row in rewards], data.groups, std=algorithm.normalize_std)
-    counts = np.bincount(data.turn, minlength=int(data.lengths.sum()))
+    counts = np.bincount(x.turn, minlength=len(x.states))
     sampled = counts > 0
-    owner = np.repeat(np.arange(len(data.trajectories)), data.lengths)[sampled]
-    out = np.zeros(len(counts))
-    out[sampled] = adv.empg(
-        plain[owner],
-        np.bincount(data.turn, data.columns["entropy"], minlength=len(counts))[sampled] / counts[sampled],
-        np.bincount(owner, minlength=len(data.trajectories)),
-        scale=algorithm.scale,
-        future_scale=algorithm.future_scale,
-        bonus=algorithm.bonus,
-    )
-    return out
+    owner = np.repeat(np.arange(len(x.groups)), x.lengths)[sampled]
+    plain = adv.grpo(x.returns, x.groups, std=normalize_std)[owner]
+    entropy = np.bincount(x.turn, x.entropy, minlength=len(counts))[sampled] / counts[sampled]
+    of_turns = np.zeros(len(counts))
+    of_turns[sampled] = adv.empg(plain, entropy, np.bincount(owner, minlength=len(x.groups)), **keys)
+    return of_turns[x.turn]
 
 
-def _assign_gae(data: Experience, shaped: Shaped, algorithm: Ppo) -> None:
-    values, firsts = data.columns["values"], data.first_of_turn
-    by_trajectory = data.by_trajectory(values)
-    if algorithm.credit == "token":
-        rewards, sizes = _turns_with_tokens(data, _subtract_penalties(shaped))
-        flat = np.zeros(len(data)) if shaped.kl is None else -shaped.kl
+def _ppo(
+    x: adv.AdvantageInput, *, credit: str, gamma: float, lam: float, turn_gamma: float, turn_lam: float, critic: object
+) -> adv.Gae:
+    assert x.values is not None
+    firsts = np.diff(x.turn, prepend=-1) != 0
+    by_token = parts(x.values, x.tokens)
+    if credit == "token":
+        rewards, sizes = _turns_with_tokens(x, x.unpenalized - x.penalties)
+        flat = np.zeros(len(x.turn)) if x.kl is None else -x.kl
         flat[np.append(firsts[1:], True)] += np.concatenate([np.zeros(0), *rewards])  # on the last token of each turn
-        gae = adv.token_gae(data.by_trajectory(flat), by_trajectory, gamma=algorithm.gamma, lam=algorithm.lam)
-        data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
-        return
-    rewards, sizes = _turns_with_tokens(data, _subtract_penalties(_with_kl(data, shaped)))
-    if algorithm.credit == "turn":
-        at_prompts = parts(values[firsts], map(len, sizes))
-        gae = adv.turn_gae(rewards, at_prompts, gamma=algorithm.turn_gamma, lam=algorithm.turn_lam)
-        data.columns["advantages"] = np.repeat(gae.advantages, [n for row in sizes for n in row])
-        data.columns["returns"] = np.full(len(data), np.nan)
-        data.columns["returns"][firsts] = gae.returns
-        return
-    gae = adv.bi_level_gae(
-        rewards,
-        by_trajectory,
-        sizes,
-        gamma=algorithm.turn_gamma,
-        lam=algorithm.turn_lam,
-        token_gamma=algorithm.gamma,
-        token_lam=algorithm.lam,
-    )
-    data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
+        return adv.token_gae(parts(flat, x.tokens), by_token, gamma=gamma, lam=lam)
+    rewards, sizes = _turns_with_tokens(x, x.rewards)
+    if credit == "turn":
+        gae = adv.turn_gae(rewards, parts(x.values[firsts], map(len, sizes)), gamma=turn_gamma, lam=turn_lam)
+        returns = np.full(len(x.turn), np.nan)
+        returns[firsts] = gae.returns
+        return adv.Gae(np.repeat(gae.advantages, [n for row in sizes for n in row]), returns)
+    return adv.bi_level_gae(rewards, by_token, sizes, gamma=turn_gamma, lam=turn_lam, token_gamma=gamma, token_lam=lam)
 
 
-def _turns_with_tokens(data: Experience, rewards: Ragged) -> tuple[Ragged, list[list[int]]]:
+def _turns_with_tokens(x: adv.AdvantageInput, of_turns: Floats) -> tuple[Ragged, list[list[int]]]:
     """Return rewards and token counts of turns with tokens. Rewards of other turns are added to the turn before."""
-    counts = iter(np.bincount(data.turn, minlength=int(data.lengths.sum())).tolist())
+    counts = iter(np.bincount(x.turn, minlength=len(x.states)).tolist())
     out: Ragged = []
     sizes: list[list[int]] = []
-    for row in rewards:
+    for row in _rows(x, of_turns):
         merged: list[float] = []
         tokens: list[int] = []
         early = 0.0
@@ -262,6 +240,43 @@ def _turns_with_tokens(data: Experience, rewards: Ragged) -> tuple[Ragged, list[
         out.append(merged)
         sizes.append(tokens)
     return out, sizes
+
+
+#: From the batch, and the recipe's keys as arguments, to (R,) advantages; :class:`Gae` for a critic.
+ADVANTAGES: dict[str, Callable[..., Floats | adv.Gae]] = {
+    "grpo": lambda x, normalize_std: adv.grpo(x.returns, x.groups, std=normalize_std)[x.trajectory],
+    "rloo": lambda x: adv.rloo(x.returns, x.groups)[x.trajectory],
+    "reinforce": lambda x: adv.reinforce(x.returns)[x.trajectory],
+    "reinforce_pp": lambda x, baseline: adv.reinforce_pp(
+        x.returns, x.groups, x.tokens.astype(np.float64), baseline=baseline
+    )[x.trajectory],
+    "maxrl": lambda x: adv.maxrl(x.returns, x.groups)[x.trajectory],
+    "rebn": lambda x, gamma: adv.rebn(_rows(x, x.rewards), gamma=gamma)[x.turn],
+    "step_reinforce": lambda x, **keys: adv.step_reinforce(_rows(x, x.rewards), x.groups, **keys)[x.turn],
+    "gigpo": lambda x, normalize_std, similarity, **keys: adv.gigpo(
+        _rows(x, x.after_kl),
+        x.groups,
+        x.states,
+        std=normalize_std,
+        penalties=_rows(x, x.penalties),
+        similarity=similarity if similarity < 1 else None,
+        **keys,
+    )[x.turn],
+    "hgpo": lambda x, normalize_std, base_group, **keys: adv.hgpo(
+        _rows(x, x.after_kl),
+        x.groups,
+        x.states,
+        std=normalize_std,
+        base=base_group,
+        penalties=_rows(x, x.penalties),
+        **keys,
+    )[x.turn],
+    "mt_grpo": lambda x, normalize_std, turn_weight: adv.mt_grpo(
+        _rows(x, x.rewards), x.groups, weight=turn_weight, std=normalize_std
+    )[x.turn],
+    "empg": _empg,
+    "ppo": _ppo,
+}
 
 
 def dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[str, NDArray[np.bool_]]:
@@ -299,7 +314,8 @@ def with_trajectory_weights(data: Experience, settings: RewardsConfig, weights: 
         (R,)
     """
     if settings.length_weight:
-        weights = weights * adv.length_weights(_tokens_of_trajectories(data))[data.trajectory]
+        tokens = np.bincount(data.trajectory, minlength=len(data.trajectories))
+        weights = weights * adv.length_weights(tokens.astype(np.float64))[data.trajectory]
     if settings.difficulty_weight:
         solved = np.array([t.success for t in data.trajectories], dtype=np.float64)
         members = np.bincount(data.groups)

@@ -17,7 +17,7 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.rollout.types import Group
 from rollenv.trainers import checkpoint, credit, losses
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.algorithms import Empg, Ppo
+from rollenv.trainers.config.algorithms import Ppo
 from rollenv.trainers.config.losses import KlReward
 from rollenv.trainers.diagnostics import (
     AGES,
@@ -151,7 +151,7 @@ class Learner:
             data.columns["values"] = self._compute_columns(
                 data, lambda batch: critic.values(batch, self._hidden_states(batch))
             )
-        credit.assign(data, shaped, config.algorithm)
+        credit.assign(data, shaped, config.algorithm, lambda: self._logprobs(data, state.policy, "entropy"))
         if config.algorithm.name in ("gigpo", "hgpo"):
             metrics["recurring_states"] = credit.recurring(data.turns, np.repeat(data.groups, data.lengths).tolist())
         if self.objective.taught_alone:
@@ -169,9 +169,7 @@ class Learner:
 
     def _score(self, data: Experience, metrics: dict[str, float]) -> None:
         """Compute the log-probabilities of the policy, its reference and a teacher, where needed."""
-        state, columns, algorithm = self.state, data.columns, self.config.algorithm
-        if isinstance(algorithm, Empg):
-            columns["entropy"] = self._logprobs(data, state.policy, "entropy")
+        state, columns = self.state, data.columns
         if self.objective.recomputes:
             columns["proximal"] = self._logprobs(data, state.policy)
             metrics |= sampler_divergence(columns["proximal"], columns["behavior"], columns["staleness"])

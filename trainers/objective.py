@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from rollenv.core.errors import UsageError
+from rollenv.core.plugins import at_line
 from rollenv.trainers import losses
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.losses import KlLoss, NoDistill
+from rollenv.trainers.config.losses import KlLoss, Loss, NoDistill
+from rollenv.trainers.config.own import own_arguments
+from rollenv.trainers.config.section import OwnFunction, arguments
 from rollenv.trainers.losses import Correction, LossInput, TokenLoss
 from rollenv.trainers.policies.base import Outputs
 from rollenv.trainers.policies.packed import Packed
 from rollenv.trainers.policies.routing import NAMES
 
-#: Policy losses by the name of their section.
+#: Policy losses by their names in recipes, whose keys are their arguments.
 POLICY_LOSSES: dict[str, Callable[..., TokenLoss]] = {
-    "ppo_clip": lambda x, c: losses.ppo_clip(x, low=c.clip_low, high=c.clip_high, dual=c.dual or None, ratio=c.ratio),
-    "gspo": lambda x, c: (losses.gspo_token if c.tokens else losses.gspo)(x, low=c.clip_low, high=c.clip_high),
-    "cispo": lambda x, c: losses.cispo(x, floor=c.floor, cap=c.cap),
-    "topr": lambda x, c: losses.topr(x, positive=c.positive, negative=c.negative, level=c.ratio),
-    "dppo": lambda x, c: losses.dppo(x, low=c.low, high=c.high, square=c.square, variant=c.variant),
-    "sapo": lambda x, c: losses.sapo(x, positive=c.positive, negative=c.negative),
-    "gmpo": lambda x, c: losses.gmpo(x, low=c.low, high=c.high),
-    "reinforce": lambda x, c: losses.reinforce(x),
+    "ppo_clip": lambda x, clip_low, clip_high, dual, ratio: losses.ppo_clip(
+        x, low=clip_low, high=clip_high, dual=dual or None, ratio=ratio
+    ),
+    "gspo": lambda x, tokens, clip_low, clip_high: (losses.gspo_token if tokens else losses.gspo)(
+        x, low=clip_low, high=clip_high
+    ),
+    "cispo": losses.cispo,
+    "topr": lambda x, positive, negative, ratio: losses.topr(x, positive=positive, negative=negative, level=ratio),
+    "dppo": losses.dppo,
+    "sapo": losses.sapo,
+    "gmpo": losses.gmpo,
+    "reinforce": losses.reinforce,
 }
 
 CORRECTIONS: dict[str, Callable[..., Correction]] = {
@@ -42,6 +49,36 @@ CORRECTIONS: dict[str, Callable[..., Correction]] = {
 
 def _with_tis(mask: Correction, x: LossInput, cap: float) -> Correction:
     return losses.combine(mask, losses.tis(x, cap=cap)) if cap else mask
+
+
+def _own(x: LossInput, settings: OwnFunction) -> TokenLoss:
+    """Call the user's function and check its result."""
+    what, given = f"loss.name={settings.name}", own_arguments(settings, "loss")
+    tensors = {f.name: t for f in fields(x) if (t := getattr(x, f.name)) is not None}
+    before = {name: tensor._version for name, tensor in tensors.items()}
+    try:
+        found = settings.function(x, **given)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{what} failed: {at_line(error)}") from error
+    if changed := [name for name, tensor in tensors.items() if tensor._version != before[name]]:
+        raise UsageError(f"{what} changes x.{changed[0]} in place; compute a new tensor instead")
+    loss = TokenLoss(found) if isinstance(found, Tensor) else found
+    if not isinstance(loss, TokenLoss) or not isinstance(loss.values, Tensor):
+        raise UsageError(f"{what} returned {type(found).__name__}; it has to return a tensor or a TokenLoss")
+    for name, values in {"loss": loss.values, **loss.metrics}.items():
+        if (shape := tuple(getattr(values, "shape", ()))) != (n := len(x.logprobs),):
+            raise UsageError(
+                f"{what} returned {name} values of the shape {shape}; it has to return one for each of the {n} tokens, "
+                f"shape ({n},): loss.aggregate takes their mean"
+            )
+    if x.logprobs.requires_grad and not loss.values.requires_grad:
+        raise UsageError(f"{what} returned a loss without a gradient; it has to depend on x.logprobs, not detached")
+    wrong = loss.values[~loss.values.isfinite()]
+    if len(wrong) and all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise UsageError(f"{what} returned {wrong[0].item()} for {len(wrong)} tokens, of inputs that are finite")
+    return TokenLoss(loss.values, {name: values.detach() for name, values in loss.metrics.items()})
 
 
 @dataclass(slots=True)
@@ -124,7 +161,10 @@ class Objective:
         taught = None if teacher is None else self._taught(x, teacher)
         if taught and self.taught_alone:
             return taught
-        loss = POLICY_LOSSES[config.loss.name](x, config.loss)
+        if isinstance(config.loss, OwnFunction):
+            loss = _own(x, config.loss)
+        else:
+            loss = POLICY_LOSSES[config.loss.name](x, **arguments(config.loss, Loss))
         if config.correction.name != "none":
             loss = losses.corrected(loss, CORRECTIONS[config.correction.name](x, config.correction))
         if taught is None:

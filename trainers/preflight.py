@@ -13,6 +13,7 @@ from rollenv.agents.engines.routing import Routing
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.policies.routing import experts_per_token
 from rollenv.trainers.tracking import trackers_of
 
@@ -24,8 +25,9 @@ def preflight(config: TrainConfig) -> None:
 
     Raises:
         MissingExtra: packages are not installed; one error names all of them.
-        UsageError: the model or this machine lacks what a key needs.
+        UsageError: the model or this machine lacks what a key needs, or a function that one names.
     """
+    check_functions(config)
     placement, rollout = config.placement, config.rollout
     by_ray = placement.by_ray or placement.roles.used or rollout.shards or rollout.workers.startswith("ray")
     own_vllm = config.player.kind == "vllm" and not config.player.url

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
 from rollenv.rollout.records.plain import to_plain
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
+from rollenv.trainers.config.algorithms import OwnAlgorithm
+from rollenv.trainers.config.losses import OwnLoss
+from rollenv.trainers.config.own import check_functions
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +118,22 @@ class RunDir:
             )
         if changes:
             self._write_config(wanted)
+        return wanted
+
+    def with_functions(
+        self, config: TrainConfig, advantage: Callable[..., Any] | None, loss: Callable[..., Any] | None
+    ) -> TrainConfig:
+        """Return the settings with functions of the caller, whose names and arguments are stored."""
+        chosen: dict[str, Any] = {}
+        if advantage:
+            chosen["algorithm"] = OwnAlgorithm.of(advantage, config.algorithm)
+        if loss:
+            chosen["loss"] = OwnLoss.of(loss, config.loss)
+        wanted = config.model_copy(update=chosen)
+        if self.checkpoints.exists() and (changes := changed_keys(config, wanted)):
+            raise UsageError(f"cannot resume {self.path} with another function ({'; '.join(changes)})")
+        check_functions(wanted)
+        self._write_config(wanted)
         return wanted
 
     def _about(self) -> dict[str, Any]:

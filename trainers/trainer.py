@@ -66,9 +66,24 @@ class Trainer:
             uninterrupted run: all randomness depends on the seed, the iteration and the cursor of the task source.
         ranks: the ranks that train the model. This is the first; the others call
             :func:`~rollenv.trainers.worker_rank.run_worker_rank`.
+        advantage: instead of ``algorithm.name``, a function from an
+            :class:`~rollenv.trainers.advantages.AdvantageInput` to (R,) advantages. The run stores its name and, for a
+            ``functools.partial``, the arguments, as keys of ``algorithm``.
+        loss: instead of ``loss.name``, a function from a :class:`~rollenv.trainers.losses.LossInput` to a tensor (n,).
     """
 
-    def __init__(self, config: TrainConfig, run: RunDir, watch: Watch = lambda *_: None, ranks: Ranks = ALONE):
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDir,
+        watch: Watch = lambda *_: None,
+        ranks: Ranks = ALONE,
+        *,
+        advantage: Callable[..., Any] | None = None,
+        loss: Callable[..., Any] | None = None,
+    ):
+        if advantage or loss:
+            config = run.with_functions(config, advantage, loss)
         self.config, self.run, self.watch = config, run, watch
         preflight(config)
         streams, rollout = config.batches.kind == "stream", config.rollout
@@ -272,6 +287,9 @@ class Trainer:
                 if result.repeats:
                     names += ("distinct", "tasks_low", "tasks_high")
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
+                if self.rewards:
+                    mean = sum(t.reward for t in result.trajectories) / len(result.trajectories)
+                    metrics[f"eval/{part.name}trained_reward"] = mean
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
         if self.rewards:
@@ -313,7 +331,7 @@ def _domain_rewards(config: TrainConfig) -> DomainRewards | None:
         from rollenv.trainers.roles import RemoteRewards  # not above: it needs Ray
 
         return RemoteRewards(config)
-    return DomainRewards(config) if config.rewards.domains else None
+    return DomainRewards(config) if config.rewards.per_episode else None
 
 
 def evaluated_environments(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
@@ -341,10 +359,12 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)
+    trained = {"trained_reward": sum(t.reward for t in played) / n}
     informative = sum(differ(rewards_of(group, success_only)) for group in groups)
     turns = [turn for t in played for turn in t.turns]
     return {
-        "reward": sum(t.reward for t in played) / n,
+        "reward": sum(t.own_reward for t in played) / n,
+        **(trained if any(t.env_reward is not None for t in played) else {}),
         "reward_std": float(np.std([t.reward for t in played])) if played else 0.0,
         "success": sum(t.success for t in played) / n,
         "turns": sum(len(t.turns) for t in played) / n,

@@ -17,7 +17,7 @@ from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.pictures import content, pictures, refuse_pictures
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
-from rollenv.agents.prompts.step import as_chat
+from rollenv.agents.prompts.step import as_chat, unasked
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, well_formed
 from rollenv.core.tools.calls import as_element
@@ -221,7 +221,8 @@ class ChatSession(Session):
         if self._instructions is None:
             self._instructions = observation
         text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
-        examples = [{"role": role, "content": well_formed(turn)} for role, turn in as_chat(self.agent.prompt.examples)]
+        others = as_chat(unasked(self.agent.prompt.examples, text))
+        examples = [{"role": role, "content": well_formed(turn)} for role, turn in others]
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
     def _action(self, reply: ChatReply) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import Ids
-from rollenv.agents.prompts.step import Examples, as_chat
+from rollenv.agents.prompts.step import Examples, as_chat, unasked
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, split_thought, well_formed
 from rollenv.core.tools.calls import write_calls
@@ -97,8 +97,9 @@ class ChatFormat:
         return frame
 
     def prompt(self, text: str, examples: Examples = ()) -> Ids:
-        """Return the prompt of one user message, after examples and their answers."""
-        return tuple(self.encode(self.frame().render([*self.example_messages(examples), self.message("user", text)])))
+        """Return the prompt of one user message, after other examples and their answers."""
+        before = self.example_messages(unasked(examples, text))
+        return tuple(self.encode(self.frame().render([*before, self.message("user", text)])))
 
     def example_messages(self, examples: Examples) -> list[Message]:
         """Build the messages of examples."""

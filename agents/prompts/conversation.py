@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.chat_format import ChatFormat, Frame, Message, squash
-from rollenv.agents.prompts.step import Examples
+from rollenv.agents.prompts.step import Examples, unasked
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import split_thought
 
@@ -58,6 +58,7 @@ class Conversation:
         """The number of re-rendered histories, and of known tokens of the last prompt."""
         self._system, self.wants_tools = system, tools == "env"
         self._frame = self.format.frame(system, None if tools == "env" else tools)
+        self._examples = examples
         self._messages: list[Message] = self.format.example_messages(examples)
         self._pending: list[Message] = []
         self._asks_again = False
@@ -89,6 +90,8 @@ class Conversation:
             raise UsageError(f"a message must be from 'user' or 'tool', not {role!r}; responses go to answer()")
         if self._prompt and self._answer is None:
             raise UsageError("the last prompt has no answer yet; call answer() before the next message")
+        if self._examples and not (self._prompt or self._pending):
+            self._messages = self.format.example_messages(unasked(self._examples, text, chat=True))
         self._pending.append(self.format.message("user" if not self.format.has_tool_role else role, text))
 
     def extend(self, messages: Sequence[Message]) -> None:

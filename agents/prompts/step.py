@@ -107,14 +107,29 @@ class ChatPrompt:
         object.__setattr__(self, "examples", tuple((prompt, answer) for prompt, answer in self.examples))
 
 
+def unasked(examples: Examples, asked: str, *, chat: bool = False) -> Examples:
+    """Return the examples without the prompt that is asked, which would show its answer.
+
+    Args:
+        chat: examples are turns of whole episodes, so those behind the prompt are left out too.
+    """
+    prompts = [prompt for prompt, _ in examples]
+    if asked not in prompts:
+        return examples
+    if chat:
+        return examples[: prompts.index(asked)]
+    return tuple(pair for pair in examples if pair[0] != asked)
+
+
 def as_chat(examples: Examples) -> list[tuple[str, str]]:
     """Return examples as the roles and texts of a chat."""
     return [turn for prompt, answer in examples for turn in (("user", prompt), ("assistant", answer))]
 
 
 def as_text(examples: Examples, prompt: str) -> str:
-    """Return a plain prompt with examples before it: each answer follows its prompt on the same line."""
-    shown = (f"{before}{'' if before[-1:].isspace() else ' '}{answer}\n" for before, answer in examples)
+    """Return a plain prompt with other examples before it: each answer follows its prompt on the same line."""
+    others = unasked(examples, prompt)
+    shown = (f"{before}{'' if before[-1:].isspace() else ' '}{answer}\n" for before, answer in others)
     return "".join((*shown, prompt))
 
 

@@ -1,4 +1,4 @@
-"""The base of tasks with an answer: rows of data sets, attempts and rewards, generated tasks."""
+"""Questions of your own, data:FILE; and the base of all tasks with an answer: rows, attempts, rewards."""
 
 from __future__ import annotations
 

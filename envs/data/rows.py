@@ -6,6 +6,7 @@ once per process and shared, read-only.
 
 from __future__ import annotations
 
+import csv
 import functools
 import gzip
 import importlib
@@ -29,7 +30,7 @@ from rollenv.core.needs import DataFiles, require_extra
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "prompt")
 
 
@@ -120,7 +121,7 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
     Args:
         name: a registered data set (its name on the hub or its folder below ``$ROLLENV_DATA``), any data set of the
             hub (OWNER/NAME, whose files may lie in the folder ``name`` below ``$ROLLENV_DATA``), or the path of a
-            .jsonl, .jsonl.gz or .parquet file or of a folder of those.
+            .jsonl, .jsonl.gz, .parquet or .csv file or of a folder of those.
 
     Raises:
         MissingData: it was not found; the message says where it was looked for and where to get it.
@@ -186,7 +187,7 @@ def _local(known: DataSet, split: str | None) -> Rows:
             raise UsageError(f"pass split= to say which part of {known.hub} you mean")
         return ()
     found = _find(known, split)
-    parts = [_read_file(path, file.tasks, tuple(known.columns.items())) for path, file in found]
+    parts = [read_file(path, file.tasks, tuple(known.columns.items())) for path, file in found]
     if found and not any(parts):
         raise UsageError(f"the data set {known.hub} has no rows in {', '.join(str(path) for path, _ in found)}")
     return parts[0] if len(parts) == 1 else tuple(row for part in parts for row in part)
@@ -194,16 +195,8 @@ def _local(known: DataSet, split: str | None) -> Rows:
 
 def _from_path(path: Path, split: str | None) -> Rows:
     """Read a file or a folder; splits are recognised by file names."""
-    if path.is_dir():
-        inside = (p for p in (*path.iterdir(), *path.glob("data/*")) if not p.name.startswith("."))
-        files = sorted(p for p in inside if p.name.endswith(SUFFIXES))
-    else:
-        files = [path] if path.exists() else []
-        if files and not path.name.endswith(SUFFIXES):
-            raise UsageError(f"{path} is not a file of rows: its name must end in {', '.join(SUFFIXES)}")
-    if not files:
-        raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}")
-    splits = {p: _split_of(p) for p in files}
+    files = files_at(path)
+    splits = {p: split_of(p) for p in files}
     chosen = [p for p in files if splits[p] == split] if split else files
     names = sorted({s or "(no name)" for s in splits.values()})
     if not chosen:
@@ -216,15 +209,39 @@ def _from_path(path: Path, split: str | None) -> Rows:
         other = by_stem.setdefault(stem, file)
         if other is not file:
             raise UsageError(f"{other} and {file} seem to hold the same rows; remove or rename one of them")
-    return tuple(row for p in chosen for row in _read_file(p))
+    return tuple(row for p in chosen for row in read_file(p))
 
 
-def _split_of(path: Path) -> str | None:
+def files_at(path: Path) -> list[Path]:
+    """Return the files of rows at a path: itself, or those of a folder.
+
+    Raises:
+        MissingData: there are none.
+    """
+    if path.is_dir():
+        inside = (p for p in (*path.iterdir(), *path.glob("data/*")) if not p.name.startswith("."))
+        files = sorted(p for p in inside if p.name.endswith(SUFFIXES))
+    else:
+        files = [path] if path.exists() else []
+        if files and not path.name.endswith(SUFFIXES):
+            raise UsageError(f"{path} is not a file of rows: its name must end in {', '.join(SUFFIXES)}")
+    if not files:
+        raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}")
+    return files
+
+
+def split_of(path: Path) -> str | None:
+    """Return the split that a file's name says."""
     words = re.split(r"[^a-z0-9]+", path.name.lower())
     return next((split for split in SPLITS if split in words), None)
 
 
-def _read_file(path: Path, tasks: range | None = None, columns: tuple[tuple[str, str], ...] = ()) -> Rows:
+def read_file(path: Path, tasks: range | None = None, columns: tuple[tuple[str, str], ...] = ()) -> Rows:
+    """Return the rows of a file.
+
+    Raises:
+        UsageError: it cannot be read; the message has the line, if there are lines.
+    """
     try:
         stat = path.stat()
         return _read(path.resolve(), stat.st_mtime_ns, stat.st_size, tasks, columns)
@@ -241,19 +258,43 @@ def _read_file(path: Path, tasks: range | None = None, columns: tuple[tuple[str,
 def _read(path: Path, mtime_ns: int, size: int, tasks: range | None, columns: tuple[tuple[str, str], ...]) -> Rows:
     """Read a file, cached by its modification time and size."""
     rename = dict(columns)
-    rows = _parquet_rows(path) if path.suffix == ".parquet" else _jsonl_rows(path)
+    read = {".parquet": _parquet_rows, ".csv": _csv_rows}.get(path.suffix, _jsonl_rows)
+    rows: Iterable[Row] = read(path)
     kept = (row for row in rows if tasks is None or row["task_id"] in tasks)
     return _frozen({rename.get(name, name): value for name, value in row.items()} for row in kept)
 
 
-def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
+def _text(path: Path) -> str:
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         content = file.read()
     try:
-        text = content.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}, line {number}: this is not UTF-8 ({error.reason}). Save it as UTF-8") from error
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a table whose first line names the columns; cells are texts."""
+    lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    try:
+        names = [name.strip() for name in next(lines, [])]
+        if len({*names}) < len(names) or "" in names:
+            raise UsageError(f"{path}, line 1: it has to name each column once, and says {', '.join(names)!r}")
+        for cells in lines:
+            if cells and len(cells) != len(names):
+                raise UsageError(
+                    f"{path}, line {lines.line_num}: it has {len(cells)} cells for {len(names)} columns; text with a "
+                    "comma needs quotes"
+                )
+            if cells:
+                yield dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise UsageError(f"{path}, line {lines.line_num}: this is not CSV: {error}") from error
+
+
+def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
+    text = _text(path)
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if line.strip():
             try:

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
@@ -21,12 +21,15 @@ from rich.console import Console
 from rollenv import hub
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
+from rollenv.core.plugins import function_at
+from rollenv.core.registry import DATA
 from rollenv.gguf import model_at
 from rollenv.report.folders import STEPS
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
     from rollenv.agents.chat import Prices
+    from rollenv.envs.data.own import Questions
 
 #: Columns of pipes and files, which have no width: tables should not be squeezed into 80 columns.
 _WIDE = 180
@@ -89,8 +92,8 @@ def set_loudness(verbose: int, quiet: bool) -> None:
 AGENT_HELP = (
     "random, oracle, nop (does nothing), noisy:SHARE (an oracle with that share of random actions), constant:TEXT, "
     "replay:FILE (stored answers), local:FOLDER (a model, a run, a GGUF file, or smollm2-135m), "
-    "vllm:FOLDER, chat:MODEL at --base-url (key from OPENAI_API_KEY), or 'harness:NAME ARGS' "
-    "(pi, codex, ...) with the model of --model."
+    "vllm:FOLDER, chat:MODEL at --base-url (key from OPENAI_API_KEY), 'harness:NAME ARGS' "
+    "(pi, codex, ...) with the model of --model, or MODULE:CLASS, an agent of your own."
 )
 
 
@@ -103,6 +106,30 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"{pair!r} is not of the form key=value")
         out[key] = value_of(value)
     return out
+
+
+def describe_data(env_id: str, kwargs: Mapping[str, Any]) -> Questions | None:
+    """Say how a file of questions is read, graded and split; None for other environments."""
+    if not env_id.startswith(f"{DATA}:"):
+        return None
+    from rollenv.envs.data.own import SETTINGS, questions_at
+
+    named = {name: value for name, value in kwargs.items() if name in SETTINGS and name != "instruct"}
+    found = questions_at(env_id.partition(":")[2], **named)
+    error_console.print(str(found), soft_wrap=True, markup=False, highlight=False)
+    return found
+
+
+def evaluated_data(env: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the id of a file or folder of questions, and its split: the test files, or all rows without them."""
+    from rollenv.envs.data.own import is_data
+
+    env = f"{DATA}:{env}" if is_data(env) else env
+    if (found := describe_data(env, kwargs)) and "split" not in kwargs:
+        kwargs = {**kwargs, "split": "all" if found.drawn else "test"}
+        if found.drawn:
+            error_console.print(f"playing all of them; split=test plays the {len(found.test)} that are held out")
+    return env, kwargs
 
 
 def _option(*names: str, **how: Any) -> Any:
@@ -201,6 +228,12 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
     elif kind in ("chat", "local", "vllm") and argument:
         options.check(name)
         return _chat_agent(name, options, native) if kind == "chat" else _model_agent(kind, argument, options)
+    elif argument:
+        agent = function_at(name, "the agent")()
+        if not hasattr(agent, "start"):
+            raise UsageError(
+                f"the agent {name!r} is {type(agent).__name__}, which has no start(): see rollenv.agents.Agent"
+            )
     else:
         raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
     options.check(name)

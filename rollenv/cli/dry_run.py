@@ -171,7 +171,7 @@ def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> l
         if not same and (union := union_of(key)) and name == union.tag:
             known = None  # the choice itself is shown
         lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known, idle)
-    return lines
+    return lines + [f"{key}.{name} = {_toml(own)}" for name, own in (value.model_extra or {}).items()]
 
 
 def _toml(value: Any) -> str:

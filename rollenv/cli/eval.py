@@ -18,6 +18,7 @@ from rollenv.cli.common import (
     AgentOptions,
     console,
     error_console,
+    evaluated_data,
     key_values,
     make_agent,
     model_folder,
@@ -55,7 +56,9 @@ _FAILURES = {
 
 @with_agent_options
 def command(
-    env: str = typer.Argument(help="Environment id; see `rollenv list`.", autocompletion=completion.ids),
+    env: str = typer.Argument(
+        help="Environment id; see `rollenv list`. Or a file or folder of questions.", autocompletion=completion.ids
+    ),
     settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
     options: AgentOptions = NO_OPTIONS,
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
@@ -84,6 +87,7 @@ def command(
     from rollenv.rollout.fingerprints import model_fingerprint, row_fingerprints
 
     kwargs = key_values(settings or ())
+    env, kwargs = evaluated_data(env, kwargs)
     model = _model_of(agent)
     around = with_tokenizer(named_wrappers(wrappers), tokenizer or (str(model_folder(Path(model))) if model else ""))
     # an unknown id, and a wrong prompt, fail before a model is loaded

@@ -20,7 +20,7 @@ from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import DataFiles, Need
 from rollenv.core.plugins import entry_points
-from rollenv.core.registry import NAMESPACES, list_envs
+from rollenv.core.registry import DATA, NAMESPACES, list_envs
 
 
 def command(
@@ -37,7 +37,7 @@ def command(
         _print_packages(index, pattern, json)
         return
     specs = [s for s in list_envs(pattern) if not (here and s.missing)]
-    open_ended = [name for name in entry_points(NAMESPACES) if pattern.lower() in f"{name}:"]
+    open_ended = [name for name in (DATA, *entry_points(NAMESPACES)) if pattern.lower() in f"{name}:"]
     if json:
         rows = [
             {
@@ -95,7 +95,7 @@ def _print_groups(specs: Sequence[EnvSpec]) -> None:
         works = sum(not s.missing for s in group)
         here = "all" if works == len(group) else str(works)
         rows.append((f"{name}:", str(len(group)), here, _line(cards.family(name))))
-    _print_rows(rows + _open_ended(entry_points(NAMESPACES)), right=(1, 2))
+    _print_rows(rows + _open_ended((DATA, *entry_points(NAMESPACES))), right=(1, 2))
     if any(s.missing for s in specs):
         console.print("\n[bold]what the others need[/]")
         for name, group in _groups(specs):

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, error_console, key_values, percent, progress_console
+from rollenv.cli.common import console, describe_data, error_console, key_values, percent, progress_console
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
@@ -42,7 +42,7 @@ def _list_algorithms(wanted: bool) -> None:
 
 def command(
     recipe: str = typer.Argument(
-        help="Bundled recipe (sokoban, webshop), TOML file, or environment id.",
+        help="Bundled recipe (sokoban, webshop), TOML file, environment id, or file or folder of questions.",
         autocompletion=completion.recipes,
     ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
@@ -85,6 +85,7 @@ def command(
         run, config = _resume(recipe, overrides or (), accept)
     else:
         config = load_config(recipe, overrides or ())
+    describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
         _write_recipe(config, write_recipe)
         return
@@ -175,10 +176,11 @@ def _need_player(config: TrainConfig) -> None:
 
 def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
     """Return the run to resume. Repeated settings must be unchanged, except for more iterations."""
-    from rollenv.trainers.config import is_env_id, load_config, with_settings
+    from rollenv.trainers.config import is_env_id, load_config, with_data, with_settings
     from rollenv.trainers.run_dir import RunDir, folder_name, latest
 
-    if is_env_id(recipe):  # its recipe need not be chosen again
+    env_id, overrides = with_data(recipe, overrides)
+    if is_env_id(env_id):  # its recipe need not be chosen again
         named = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
     else:
         named = load_config(recipe, overrides).run_dir
@@ -291,10 +293,10 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
         add_success(
             f"the same over {result.after['eval/distinct']:.0f} different tasks", low="tasks_low", high="tasks_high"
         )
-    for name in ("reward", "turns"):
-        table.add_row(
-            f"{name} per episode", f"{result.before[f'eval/{name}']:.2f}", f"{result.after[f'eval/{name}']:.2f}"
-        )
+    for name in ("reward", "trained_reward", "turns"):
+        if (key := f"eval/{name}") in result.after:
+            label = f"{name.replace('_', ' ')} per episode"
+            table.add_row(label, f"{result.before[key]:.2f}", f"{result.after[key]:.2f}")
     console.print(table)
     console.print(f"trained in {result.seconds:.0f} s, {seconds:.0f} s with everything before it")
     for label, path in (("model", result.checkpoint), ("metrics", run.metrics_file), ("page to look at", report)):

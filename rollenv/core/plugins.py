@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import importlib.util
+import os
+import sys
+import traceback
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import BadEntryPoint, MissingExtra
+from rollenv.core.errors import BadEntryPoint, MissingExtra, UsageError
 
 
 @functools.cache
@@ -47,3 +53,54 @@ def load_all(group: str) -> dict[str, Any]:
         except (BadEntryPoint, MissingExtra) as error:
             warnings.warn(str(error), stacklevel=2)
     return loaded
+
+
+def function_at(name: str, what: str, *folders: str | Path) -> Callable[..., Any]:
+    """Import ``module:function`` from an installed package, the current folder or one of ``folders``.
+
+    Where the module's folder is no part of ``sys.path`` yet, it becomes its last one, so nothing installed is hidden.
+
+    Args:
+        what: what the function is, for errors: "the wrapper".
+
+    Raises:
+        UsageError: there is no such function, or its module cannot be imported.
+        MissingExtra: it needs a package that is not installed.
+    """
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise UsageError(f"{what} {name!r} is no module:function")
+    looked = [os.path.abspath(folder) for folder in dict.fromkeys((os.curdir, *folders))]
+    for folder in looked:
+        first = Path(folder, module.partition(".")[0])
+        if folder not in sys.path and (first.with_suffix(".py").is_file() or first.is_dir()) and not _found(first.name):
+            sys.path.append(folder)
+            importlib.invalidate_caches()
+    try:
+        function = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    except MissingExtra:
+        raise
+    except Exception as error:
+        hint = ""
+        if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+            hint = f"; looked into installed packages and {', '.join(looked)}: add another folder by PYTHONPATH=FOLDER"
+        raise UsageError(f"{what} {name!r} cannot be loaded: {at_line(error)}{hint}") from error
+    if not callable(function):
+        raise UsageError(f"{what} {name!r} is no function, but {type(function).__name__}")
+    return function
+
+
+def _found(module: str) -> bool:
+    try:
+        return module in sys.modules or importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def at_line(error: BaseException) -> str:
+    """Describe an exception by class, text and the line that raised it, unless that is rollenv's or Python's own."""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames and not isinstance(error, ImportError | SyntaxError | AttributeError):
+        text += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+    return text

@@ -30,6 +30,8 @@ ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"}
 ENTRY_POINT_GROUP = "rollenv.envs"
 #: Functions from an id to its spec, by the id's namespace.
 NAMESPACES = "rollenv.namespaces"
+#: The namespace of files of questions.
+DATA = "data"
 _ID = re.compile(r"[A-Za-z0-9_.]+:[A-Za-z0-9_.-]+")
 
 
@@ -126,6 +128,8 @@ def spec(env_id: str) -> EnvSpec:
     """
     if env_id.startswith(_SERVED):
         return importlib.import_module("rollenv.remote.env").spec_of(env_id)  # type: ignore[no-any-return]
+    if env_id.startswith(f"{DATA}:"):
+        return importlib.import_module("rollenv.envs.data.own").spec_of(env_id)  # type: ignore[no-any-return]
     if is_elsewhere(env_id):
         return load(NAMESPACES, env_id.partition(":")[0])(env_id)  # type: ignore[no-any-return]
     if env_id not in ENV_REGISTRY:
@@ -139,7 +143,7 @@ def spec(env_id: str) -> EnvSpec:
 
 def is_elsewhere(env_id: str) -> bool:
     """Return whether an id names a folder, a server or a package instead of a registration."""
-    return env_id not in ENV_REGISTRY and env_id.partition(":")[0] in entry_points(NAMESPACES)
+    return env_id not in ENV_REGISTRY and env_id.partition(":")[0] in (DATA, *entry_points(NAMESPACES))
 
 
 def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:

@@ -31,8 +31,13 @@ CURVES: tuple[Chart, ...] = (
     ),
     (
         "Reward per episode",
-        "The mean of the rewards of an episode, added up over its turns.",
+        "The mean of the environment's own rewards of an episode, added up over its turns.",
         (("eval/reward", "evaluation"), ("reward", "training")),
+    ),
+    (
+        "Trained reward per episode",
+        "The mean of what reward functions made of the environment's rewards: training maximises it.",
+        (("eval/trained_reward", "evaluation"), ("trained_reward", "training")),
     ),
     (
         "Turns per episode",

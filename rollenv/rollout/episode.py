@@ -399,15 +399,20 @@ class Episode:
         self._release()
 
     async def add_reward(self, reward: Callable[[Trajectory], Awaitable[float]]) -> None:
-        """Add the reward function's value to the last turn's reward. If the function fails, so does the trajectory."""
+        """Add the reward function's value to the last turn's reward. If the function fails, so does the trajectory.
+
+        Raises:
+            UsageError: the function raised it: it cannot be used for any trajectory.
+        """
         self.enter("reward")
-        last = self.trajectory.turns[-1]
+        last, own = self.trajectory.turns[-1], self.trajectory.own_reward
         self.watchdog = Watchdog(None)
         try:
             more = validation.number(await self._await_answer(reward(self.trajectory), self.limits.reward), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")
+            self.trajectory.env_reward = own
         except BaseException as error:
-            if self._is_intended(error):
+            if self._is_intended(error) or isinstance(error, UsageError):
                 raise
             why = str(error) if isinstance(error, StrayError) else describe(error)
             if isinstance(error, DeadlinePassed):

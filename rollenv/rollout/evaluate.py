@@ -183,7 +183,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         success=success,
         low=low,
         high=high,
-        reward=sum(t.reward for t in trajectories) / len(trajectories),
+        reward=sum(t.own_reward for t in trajectories) / len(trajectories),
         turns=sum(len(t.turns) for t in trajectories) / len(trajectories),
         failed=sum(t.status == "failed" for t in trajectories),
         failures=dict(Counter(t.failure or "unknown" for t in trajectories if t.status == "failed")),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 
 from rollenv.core.errors import UsageError
+from rollenv.core.plugins import function_at
 from rollenv.rollout import validation
 from rollenv.rollout.records.health import RewardUnhealthy
 from rollenv.rollout.types import Group, Trajectory
@@ -64,6 +64,7 @@ class GroupReward:
         except validation.BadValue as error:
             raise UsageError(f"{where}, cannot be added: {error}") from error
         for trajectory, reward in zip(members, sums, strict=True):
+            trajectory.env_reward = trajectory.own_reward
             trajectory.turns[-1].reward = reward
         self._paid += paid
 
@@ -91,11 +92,4 @@ class GroupReward:
 
 def group_function(name: str) -> GroupFunction:
     """Load ``module:function``."""
-    module, colon, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute) if colon else None
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"the group reward {name!r} cannot be loaded: {error}") from error
-    if not callable(function):
-        raise UsageError(f"the group reward {name!r} is no module:function")
-    return function  # type: ignore[no-any-return]
+    return function_at(name, "the group reward")

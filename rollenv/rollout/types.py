@@ -115,11 +115,18 @@ class Trajectory:
     metrics: dict[str, float] = field(default_factory=dict, compare=False)
     """Numbers by name: the environment's (``info["metrics"]`` of the last step) and the usage of the agent's endpoint
     (``prompt_tokens``, ``completion_tokens``, ``cost``)."""
+    env_reward: float | None = field(default=None, compare=False)
+    """The environment's own reward of the episode, if reward functions changed that of a turn."""
 
     @property
     def reward(self) -> float:
-        """The sum of the turns' rewards."""
+        """The sum of the turns' rewards: what is trained on."""
         return sum(turn.reward for turn in self.turns)
+
+    @property
+    def own_reward(self) -> float:
+        """The environment's own reward of the episode."""
+        return self.reward if self.env_reward is None else self.env_reward
 
     @property
     def complete(self) -> bool:

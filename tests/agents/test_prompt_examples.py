@@ -45,6 +45,21 @@ def test_examples_are_messages_before_the_question_as_the_template_writes_them(s
     assert engine.start(None, 0)._prompt("1 + 1 =", {}) == found
 
 
+@pytest.mark.parametrize("form", ["step", "plain", "chat"])
+def test_the_asked_prompt_is_never_among_its_examples(form):
+    """Rows that are examples are trained on too: their prompts would hold their answers."""
+    tokenizer = tokenizer_for(QWEN3)
+    chat = form != "plain"
+    prompt = ChatPrompt(examples=PAIRS) if form == "chat" else StepPrompt("{state}", chat=chat, examples=PAIRS)
+    agent = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer, prompt)
+    session = agent.start(None, 0)
+    own, other = (tokenizer.decode(agent.start(None, 0)._prompt(text, {})) for text in (PAIRS[1][0], "1 + 1 ="))
+    assert own.count(PAIRS[1][0]) == 1
+    assert own.count(PAIRS[0][0]) == 1
+    assert other.count(PAIRS[1][0]) == other.count(PAIRS[0][0]) == 1
+    assert tokenizer.decode(session._prompt(PAIRS[0][0], {})).count(PAIRS[0][0]) == 1
+
+
 def test_a_chat_with_examples_goes_on_as_one_sequence_of_tokens():
     tokenizer = tokenizer_for(QWEN3)
     talk = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer, ChatPrompt(examples=PAIRS)).conversation()

@@ -58,7 +58,7 @@ def write_package(folder: Path) -> None:
     text = PAGE.read_text()
     (folder / "acme").mkdir()
     (folder / "acme" / "__init__.py").write_text("")
-    (folder / "pyproject.toml").write_text(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0])
+    (folder / "pyproject.toml").write_text(re.findall(r"```toml\n# pyproject.toml\n(.*?)```", text, re.DOTALL)[0])
     for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", text, re.DOTALL):
         (folder / name).write_text(code)
 

@@ -206,11 +206,12 @@ def test_every_token_has_the_advantage_of_its_turn_or_trajectory(data, algorithm
 
 
 def test_empg_weighs_the_turns_that_were_drawn_by_their_mean_entropy(data):
-    data.columns["entropy"] = np.random.default_rng(0).random(len(data))
-    found = assigned(data, Empg(scale=2.0, bonus=0.3), invalid_penalty=0.25)
+    entropy = np.random.default_rng(0).random(len(data))
+    credit.assign(data, shaped(data, invalid_penalty=0.25), Empg(scale=2.0, bonus=0.3), lambda: entropy)
+    found = data.columns["advantages"]
     drawn = drawn_turns(data)
     starts = np.flatnonzero(data.first_of_turn)
-    mean = [data.columns["entropy"][b : b + size].mean() for b, (_, _, size) in zip(starts, drawn, strict=True)]
+    mean = [entropy[b : b + size].mean() for b, (_, _, size) in zip(starts, drawn, strict=True)]
     plain = adv.grpo(totals(fined(data)), data.groups)
     counts = [sum(owner == n for owner, _, _ in drawn) for n in range(len(data.trajectories))]
     expected = adv.empg([plain[n] for n, _, _ in drawn], mean, counts, scale=2.0, bonus=0.3)

@@ -83,8 +83,8 @@ def poison(monkeypatch, times, value=float("nan")):
     """Have the loss of the steps with these numbers be no number."""
     real, calls = POLICY_LOSSES["ppo_clip"], iter(range(10**6))
 
-    def loss(x, settings):
-        result = real(x, settings)
+    def loss(x, **settings):
+        result = real(x, **settings)
         return replace(result, values=result.values * value) if next(calls) in times else result
 
     monkeypatch.setitem(POLICY_LOSSES, "ppo_clip", loss)

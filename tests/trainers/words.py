@@ -43,3 +43,8 @@ class Words(rollenv.Env):
 def ranked(members):
     """Pays for an episode by the number of others that got less."""
     return [float(sum(other.reward < one.reward for other in members)) for one in members]
+
+
+def letters(answer):
+    """Pays for an answer by its length."""
+    return float(len(answer))

@@ -8,6 +8,7 @@ where the compared values are equal (a deviation of at most 1e-6, or one value) 
 finite, or beyond 1e100, raises ``UsageError`` naming the trajectory: one such reward would corrupt its group or batch.
 """
 
+from rollenv.trainers.advantages.batch import AdvantageInput
 from rollenv.trainers.advantages.entropy import empg
 from rollenv.trainers.advantages.gae import Gae, bi_level_gae, token_gae, turn_gae
 from rollenv.trainers.advantages.groups import group_normalize, grpo, maxrl, reinforce, reinforce_pp, rloo
@@ -25,6 +26,7 @@ from rollenv.trainers.advantages.turns import Statistics, discounted_returns, gi
 
 __all__ = [
     "EPSILON",
+    "AdvantageInput",
     "Floats",
     "Gae",
     "Ints",

@@ -7,6 +7,7 @@ from rollenv.trainers.config.load import (
     load_prompt,
     parse_config,
     recipes,
+    with_data,
     with_settings,
 )
 from rollenv.trainers.config.run import TrainConfig
@@ -19,5 +20,6 @@ __all__ = [
     "load_prompt",
     "parse_config",
     "recipes",
+    "with_data",
     "with_settings",
 ]

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, Tag
 
-from rollenv.trainers.config.section import Discount, Positive, Scope, Section, Share, Weight, union, unless
+from rollenv.trainers.config.section import (
+    BUILT_IN,
+    OWN,
+    OWN_OR_BUILT_IN,
+    Discount,
+    OwnFunction,
+    Positive,
+    Scope,
+    Section,
+    Share,
+    Weight,
+    union,
+    unless,
+)
 
 
 class Algorithm(Section):
@@ -161,9 +174,15 @@ class Ppo(Algorithm):
         )
 
 
+class OwnAlgorithm(Algorithm, OwnFunction):
+    """A function of the user, from an :class:`~rollenv.trainers.advantages.AdvantageInput` to (R,) advantages."""
+
+
 _Algorithm = (
     Grpo | Rloo | Reinforce | ReinforcePlusPlus | MaxRl | Rebn | StepReinforce | Gigpo | Hgpo | Empg | MtGrpo | Ppo
 )
 AnyAlgorithm = Annotated[
-    _Algorithm, Field(discriminator="name"), union("algorithm", "name", _Algorithm, base=Algorithm)
+    Annotated[_Algorithm, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnAlgorithm, Tag(OWN)],
+    OWN_OR_BUILT_IN,
+    union("algorithm", "name", _Algorithm, base=Algorithm, open=True),
 ]

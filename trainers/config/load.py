@@ -14,11 +14,12 @@ from pydantic import BaseModel, ValidationError
 
 from rollenv.core.arguments import NOTHING, value_of
 from rollenv.core.errors import UsageError, did_you_mean
-from rollenv.core.registry import spec
-from rollenv.rollout.group_reward import group_function
+from rollenv.core.registry import DATA, spec
+from rollenv.envs.data.own import SETTINGS, is_data
+from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
-from rollenv.trainers.config.section import Union, union_of
+from rollenv.trainers.config.section import BUILT_IN, OWN, Union, union_of
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 
 logger = logging.getLogger(__name__)
@@ -37,9 +38,11 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     """Load a recipe, with overrides.
 
     Args:
-        recipe: name of a bundled recipe, path of a TOML file, or an environment's id, for which settings are chosen.
+        recipe: name of a bundled recipe, path of a TOML file, or an environment's id or a file of questions, for which
+            settings are chosen.
         overrides: ``key=value``; keys are dotted, values are TOML.
     """
+    recipe, overrides = with_data(recipe, overrides)
     data = _read_recipe(recipe, overrides)
     written = data.get("env", {}).get("id")
     keys = _apply(data, overrides)
@@ -48,10 +51,22 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
         config = _without_refused_arguments(config, written, keys)
     if config.rewards.domains:
         _check_domains(config)
-    if config.rewards.group:
-        group_function(config.rewards.group)
+    check_functions(config, Path(recipe).parent if Path(recipe).is_file() else Path())
     _refuse_unused_keys(config, keys if overrides else list(_flat(data)))
     return config
+
+
+def with_data(recipe: str, overrides: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the id of a file or folder of questions, and the settings for its columns as keys; others as they are."""
+    if recipe not in recipes() and is_data(recipe):
+        recipe = f"{DATA}:{recipe}"
+    if recipe.startswith(f"{DATA}:"):
+        for key in (override.partition("=")[0] for override in overrides):
+            known = "." in key or key in (*SETTINGS, *TrainConfig.model_fields)
+            if not known and (hint := did_you_mean(key, SETTINGS, form=repr)):
+                raise UsageError(f"there is no key {key!r}; {hint}")
+        overrides = [f"env.kwargs.{o}" if o.partition("=")[0] in SETTINGS else o for o in overrides]
+    return recipe, overrides
 
 
 def is_env_id(recipe: str) -> bool:
@@ -87,7 +102,8 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise UsageError(f"env.kwargs is a section, not {kwargs!r}: set env.kwargs.NAME=VALUE")
         return choose_recipe(recipe, str(own["model"]["path"]), kwargs)
     raise UsageError(
-        f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file or an environment's id"
+        f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file, an environment's id, "
+        "or a file of questions"
     )
 
 
@@ -257,7 +273,7 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
     if kind == "union_tag_invalid" and (union := _union_above(keys)):
         given = value.get(union.tag) if isinstance(value, dict) else value
         hint = did_you_mean(str(given), union.variants, form=repr)
-        text = f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}; {hint}"
+        text = f"{key}.{union.tag} is one of {union}, not {given!r}; {hint}"
         return text.removesuffix("; ")
     if kind in ("model_type", "model_attributes_type") and key:
         return f"{key} is a section, not {value!r}: set {_first_keys(keys, key)}"
@@ -287,6 +303,8 @@ def _plain_location(location: Sequence[int | str]) -> tuple[list[int | str], str
     tag = ""
     for key in location:
         union = _union_above(keys)
+        if union and union.open and key in (BUILT_IN, OWN):
+            continue
         if union and key in union.variants:
             tag = str(key)
             if not any(key in model.model_fields for model in union.variants.values()):
@@ -303,7 +321,7 @@ def _union_above(keys: Sequence[int | str]) -> Union | None:
 def _first_keys(keys: Sequence[int | str], key: str) -> str:
     """Describe the keys of a section: the key that chooses its variant, or all of them."""
     if union := _union_above(keys):
-        return f"{key}.{union.tag}, which is one of {', '.join(union.variants)}"
+        return f"{key}.{union.tag}, which is one of {union}"
     return ", ".join(k for k in all_keys() if k.rpartition(".")[0] == key)
 
 

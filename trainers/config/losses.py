@@ -8,9 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, Tag, model_validator
 
-from rollenv.trainers.config.section import HomePath, Positive, Section, Share, Weight, union, unless
+from rollenv.trainers.config.section import (
+    BUILT_IN,
+    OWN,
+    OWN_OR_BUILT_IN,
+    HomePath,
+    OwnFunction,
+    Positive,
+    Section,
+    Share,
+    Weight,
+    union,
+    unless,
+)
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
@@ -151,8 +163,16 @@ class PolicyGradient(Loss):
     name: Literal["reinforce"] = "reinforce"
 
 
+class OwnLoss(Loss, OwnFunction):
+    """A function of the user, from a :class:`~rollenv.trainers.losses.LossInput` to a loss for each token."""
+
+
 _Loss = PpoClip | Gspo | Cispo | Topr | Dppo | Sapo | Gmpo | PolicyGradient
-AnyLoss = Annotated[_Loss, Field(discriminator="name"), union("loss", "name", _Loss, base=Loss)]
+AnyLoss = Annotated[
+    Annotated[_Loss, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)],
+    OWN_OR_BUILT_IN,
+    union("loss", "name", _Loss, base=Loss, open=True),
+]
 
 # -- between the sampler and the trainer -------------------------------------------------------------------------------
 
@@ -279,6 +299,7 @@ class Distill(Section):
         shaping: tuple[str, ...] = ("scale", "shift", "clip", "mean", "std", "success_only", "group")
         shaping += ("invalid_penalty", "overlong", "limit_penalty")
         own = {key for loss in get_args(_Loss) for key in loss.model_fields} - Loss.model_fields.keys()
+        own |= (run.loss.model_extra or {}).keys()
         unread = ("algorithm", "correction", *(f"rewards.{key}" for key in shaping))
         unread += ("loss.name", *(f"loss.{key}" for key in own))
         return dict.fromkeys(unread, "distill.alone=false") if self.alone else {}

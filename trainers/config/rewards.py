@@ -131,8 +131,13 @@ AnyDomainReward = Annotated[
 
 
 class RewardsConfig(Section):
-    """Reward shaping before advantages are computed. Metrics show the environment's own rewards."""
+    """Reward functions, and shaping before advantages are computed. ``reward`` in metrics is the environment's own;
+    ``trained_reward`` is what functions made of it, before shaping."""
 
+    function: str = ""
+    """A function ``module:function`` whose number replaces the environment's reward of an episode. It takes some of
+    ``prompt``, ``answer``, ``row``, ``reward`` (the environment's own) and ``trajectory``; or, for batches,
+    ``prompts``, ``answers``, ``rows``, ... (see rollenv.trainers.rewards.FunctionReward)."""
     domains: list[AnyDomainReward] = Field(default_factory=list)
     """Rewards that are added to the environments', computed as each episode ends, while others are still played."""
     group: str = ""
@@ -172,10 +177,15 @@ class RewardsConfig(Section):
     difficulty_weight: bool = False
     """Weights from 0.5 for tasks that always succeed to 2 for tasks that never do."""
 
+    @property
+    def per_episode(self) -> str:
+        """The key of rewards that are computed as episodes end; empty if none is."""
+        return "rewards.function" if self.function else "rewards.domains" if self.domains else ""
+
     def problems(self, run: Any) -> Iterator[str]:
         for name in ("overlong", "drop_repetition", "drop_long_failures"):
             if getattr(self, name) > run.rollout.max_new_tokens:
                 yield f"rewards.{name} is more tokens than rollout.max_new_tokens"
 
     def unused(self, run: Any) -> dict[str, str]:
-        return unless(not self.success_only, "rewards.success_only=false", "rewards.group")
+        return unless(not self.success_only, "rewards.success_only=false", "rewards", "group", "function")

@@ -272,8 +272,8 @@ class RolloutConfig(Section):
     def problems(self, run: Any) -> Iterator[str]:
         if not self.shards:
             return
-        if run.rewards.domains:
-            yield "rollout.shards cannot play with rewards.domains, which are computed in this process; leave it out"
+        if key := run.rewards.per_episode:
+            yield f"rollout.shards cannot play with {key}, which is computed in this process; leave it out"
         if workers_of(self.workers)[0] == "ray":
             instead = "take a number of processes, which each shard has"
             yield f"rollout.workers cannot be actors of their own with rollout.shards; {instead}"
@@ -287,7 +287,7 @@ class RolloutConfig(Section):
     def unused(self, run: Any) -> dict[str, str]:
         together = (
             "rollout.workers=inline, player.kind=local, batches.kind other than stream, and without rewards.domains, "
-            "rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members"
+            "rewards.function, rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members"
         )
         deadlines = ("reset_deadline", "step_deadline")
         return {
@@ -480,7 +480,7 @@ class TrainConfig(Section):
     def plays_by_processes(self) -> bool:
         """True if several processes can play a batch."""
         rollout = self.rollout
-        alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or self.rewards.domains
+        alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or self.rewards.per_episode
         here = rollout.workers == "inline" and self.plays_here and self.batches.kind != "stream"
         return here and not alone and not self.harness.name
 

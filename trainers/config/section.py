@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PrivateAttr
+
+from rollenv.core.plugins import function_at
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Discount = Annotated[float, Field(gt=0, le=1)]
@@ -80,6 +82,12 @@ class Union:
     variants: Mapping[str, type[Section]]
     common: frozenset[str]
     """Keys that every variant has with the same meaning."""
+    open: bool = False
+    """A function of the user can be a variant, see :class:`OwnFunction`."""
+
+    def __str__(self) -> str:
+        """The values of the tag."""
+        return ", ".join([*self.variants, *([f"or {OWN}"] if self.open else [])])
 
     @property
     def default(self) -> str:
@@ -91,16 +99,17 @@ class Union:
 _UNIONS: dict[str, Union] = {}
 
 
-def union(section: str, tag: str, models: Any, base: type[Section] = Section) -> BeforeValidator:
+def union(section: str, tag: str, models: Any, base: type[Section] = Section, *, open: bool = False) -> BeforeValidator:
     """Register a section's variants, the default one first, and return a validator that adds the default tag.
 
     Args:
         base: the section with the common keys of all variants.
+        open: functions of the user can be variants too.
     """
     variants = {
         str(value): model for model in get_args(models) for value in get_args(model.model_fields[tag].annotation)
     }
-    _UNIONS[section] = Union(tag, variants, frozenset(base.model_fields))
+    _UNIONS[section] = Union(tag, variants, frozenset(base.model_fields), open)
     default = _UNIONS[section].default
     return BeforeValidator(lambda value: {tag: default, **value} if isinstance(value, dict) else value)
 
@@ -108,3 +117,56 @@ def union(section: str, tag: str, models: Any, base: type[Section] = Section) ->
 def union_of(path: str) -> Union | None:
     """Return the variants of a section, by its dotted path; None if it has none."""
     return _UNIONS.get(path.rpartition(".")[2])
+
+
+# -- functions of the user ---------------------------------------------------------------------------------------------
+
+#: The variants of an open union: rollenv's own, and the user's.
+BUILT_IN, OWN = "built-in", "module:function"
+
+
+def _kind(value: Any) -> str:
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", "")
+    return OWN if ":" in str(name) else BUILT_IN
+
+
+#: Chooses between the built-in variants of an open union, and a function of the user.
+OWN_OR_BUILT_IN = Discriminator(_kind)
+
+
+class OwnFunction(Section):
+    """A function of the user, ``module:function``; its keyword arguments are further keys of the section.
+
+    The keys are checked when the function is loaded, so a run's settings can be read without it.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    _function: Callable[..., Any] | None = PrivateAttr(None)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The function. Raises UsageError if it cannot be imported."""
+        return self._function or function_at(self.name, "the function")
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], before: Section) -> Self:
+        """Return the section of a function that may be no module's, with the common keys of another section.
+
+        Args:
+            function: its name is stored. The arguments of a ``functools.partial`` become keys.
+        """
+        inner = getattr(function, "func", function)
+        name = f"{getattr(inner, '__module__', '')}:{getattr(inner, '__qualname__', type(inner).__name__)}"
+        common = {key: getattr(before, key) for key in before.model_fields_set & cls.model_fields.keys() - {"name"}}
+        settings = before.model_extra or {} if before.model_dump()["name"] == name else {}
+        section = cls(**{**common, **settings, **getattr(function, "keywords", {}), "name": name})
+        section._function = inner
+        return section
+
+
+def arguments(section: Section, base: type[Section]) -> dict[str, Any]:
+    """Return the keys of a variant that are not common to all variants: the arguments of its function."""
+    own = type(section).model_fields.keys() - base.model_fields.keys() - {"name"}
+    return {name: getattr(section, name) for name in own} | (section.model_extra or {})

@@ -11,20 +11,27 @@ import numpy as np
 
 from rollenv.agents.chat.endpoint import Endpoint, Patience
 from rollenv.core.errors import UsageError
+from rollenv.core.plugins import function_at
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 from rollenv.trainers.rewards.base import Reward, Sum, domains
+from rollenv.trainers.rewards.function import FunctionReward
 from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
 from rollenv.trainers.rewards.judge import TEMPLATE, Judge
 from rollenv.trainers.rewards.shape import Format, Overlong
 
 
 class DomainRewards:
-    """The rewards of ``rewards.domains``, which are added to the environments' own; 0 for domains without an entry."""
+    """The rewards of ``rewards.domains``, which are added to the environments' own; 0 for domains without an entry.
+
+    ``rewards.function`` replaces the environments' own before.
+    """
 
     def __init__(self, config: TrainConfig):
+        name = config.rewards.function
+        self.function = FunctionReward(function_at(name, "rewards.function")) if name else None
         parts: dict[str, list[tuple[float, Reward]]] = {}
         self._names: dict[str, list[str]] = {}
         patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
@@ -44,13 +51,14 @@ class DomainRewards:
         self._running, self._since, self._seconds = 0, 0.0, 0.0
 
     async def __call__(self, trajectory: Trajectory) -> float:
+        own = await self.function(trajectory) if self.function else 0.0
         pattern = pattern_of(self._rewards, list(domains(trajectory)))
         if pattern is None:
-            return 0.0
+            return own
         with self._clock():
             terms = await self.of(pattern, trajectory)
         self._added.setdefault(pattern, []).append(terms)
-        return sum(terms)
+        return own + sum(terms)
 
     @contextlib.contextmanager
     def _clock(self) -> Iterator[None]:

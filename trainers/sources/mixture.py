@@ -106,7 +106,7 @@ class Outcomes:
         for trajectory in group.complete:
             self.n += 1
             self.success += trajectory.success
-            self.reward += trajectory.reward
+            self.reward += trajectory.own_reward
 
     def take(self) -> dict[str, float]:
         """Return the means, if there are any, and reset the counts."""

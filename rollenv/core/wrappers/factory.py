@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollenv.core.env import Env
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.needs import extra
+from rollenv.core.plugins import function_at
 from rollenv.core.tools.base import BaseTool
 from rollenv.core.wrappers.observation import ObservationWrapper, Tokenizer
 from rollenv.core.wrappers.tool_env import ToolEnvWrapper
@@ -90,12 +91,8 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
 def _found(name: str) -> WrapperFn:
     if name in WRAPPER_FACTORY:
         return WRAPPER_FACTORY[name]
-    module, colon, attribute = name.partition(":")
-    if colon:
-        try:
-            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise UsageError(f"the wrapper {name!r} cannot be loaded: {error}") from error
+    if ":" in name:
+        return function_at(name, "the wrapper")
     hint = did_you_mean(name, WRAPPER_FACTORY, f"there are {', '.join(WRAPPER_FACTORY)}", most=2)
     raise UsageError(f"there is no wrapper {name!r}; {hint}")
 

@@ -1,0 +1,285 @@
+"""Advantages and losses of the user: functions that a recipe names, or that a trainer is given."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+import words
+from test_config_keys import BASE
+
+import rollenv
+from rollenv import UsageError
+from rollenv.cli.dry_run import differences
+from rollenv.core import registry
+from rollenv.trainers import Trainer, losses
+from rollenv.trainers.config import load_config, with_settings
+from rollenv.trainers.run_dir import RunDir
+
+MODULE = """
+from __future__ import annotations
+
+import numpy as np
+from rollenv.trainers import grpo
+from rollenv.trainers.losses import ppo_clip
+
+
+def same(x, *, std: bool = True):
+    return grpo(x.returns, x.groups, std=std)[x.trajectory]
+
+
+def median(x, scale: float = 1.0, *, kind: str = "all"):
+    middle = np.array([np.median(x.returns[x.groups == group]) for group in x.groups])
+    return scale * (x.returns - middle)[x.trajectory]
+
+
+def needs(x, scale: float):
+    return np.full(len(x.turn), scale)
+
+
+def with_common_key(x, whiten=True):
+    return x.returns[x.trajectory]
+
+
+def nothing():
+    return 0
+
+
+def of_trajectories(x):
+    return x.returns
+
+
+def not_finite(x):
+    return (x.returns / 0.0)[x.trajectory]
+
+
+def mutating(x):
+    x.rewards[:] = 0
+    return x.returns[x.trajectory]
+
+
+def raising(x):
+    return {}["missing"]
+
+
+def surprise(x):
+    return x.entropy - x.entropy.mean()
+
+
+def clip(x, *, low: float = 0.2):
+    return ppo_clip(x, low=low, high=0.28)
+
+
+def mean(x):
+    return -(x.logprobs * x.advantages).mean()
+
+
+def detached(x):
+    return -x.logprobs.detach() * x.advantages
+
+
+def in_place(x):
+    x.advantages -= 1
+    return -x.logprobs * x.advantages
+
+
+def infinite(x):
+    return -x.logprobs * x.advantages / 0.0
+
+
+def number(x):
+    return 1.0
+
+
+def plain(x):
+    return -x.logprobs * x.advantages
+
+
+constant = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def _words():
+    rollenv.list_envs()
+    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    rollenv.register(words.ID, "words:Words", abilities=["oracle", "random_action", "state_key"], indexed=True)
+    yield
+    registry.ENV_REGISTRY = before
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a module that nothing has imported yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "own_test.py").write_text(MODULE)
+    sys.modules.pop("own_test", None)
+    yield tmp_path
+    sys.modules.pop("own_test", None)
+
+
+def config_of(*overrides: str):
+    return load_config("sokoban", [*BASE, *overrides])
+
+
+def trained(name: str, *overrides: str, **functions):
+    config = config_of(*overrides, f"run_dir={name}")
+    run = RunDir.create(config, "sokoban")
+    with Trainer(config, run, **functions) as trainer:
+        trainer.fit()
+    rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    clock = ("time/", "cpu/", "tokens_per_s")
+    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in rows], run
+
+
+def test_a_function_that_computes_grpo_trains_as_grpo(folder):
+    plain = ["algorithm.normalize_std=true", "loss.clip_low=0.2", "loss.clip_high=0.28", "loss.dual=0"]
+    built_in, _ = trained("built-in", "algorithm.name=grpo", "loss.name=ppo_clip", *plain)
+    own, run = trained("own", "algorithm.name=own_test:same", "loss.name=own_test:clip")
+    module = sys.modules["own_test"]
+    given, same = trained("given", advantage=module.same, loss=module.clip)
+    assert built_in == own == given
+    for each in (run, same):
+        stored = json.loads(each.config_file.read_text())
+        assert (stored["algorithm"]["name"], stored["loss"]["name"]) == ("own_test:same", "own_test:clip")
+    assert trained("other", "algorithm.name=own_test:median", "loss.name=own_test:plain")[0] != own
+
+
+def test_a_run_is_resumed_with_the_function_and_its_arguments(folder):
+    whole, _ = trained("whole", "iterations=2", "algorithm.name=own_test:median", "algorithm.scale=0.5")
+    _, run = trained("cut", "iterations=1", "algorithm.name=own_test:median", "algorithm.scale=0.5")
+    del run  # and its lock
+    again, started = RunDir.resume(folder / "cut")
+    assert started.algorithm.model_extra == {"scale": 0.5}
+    with pytest.raises(UsageError, match=r"algorithm.scale: 0.5 -> 0.25"):
+        again.extend(started, with_settings(started, ["algorithm.scale=0.25"]))
+    with Trainer(again.extend(started, with_settings(started, ["iterations=2"])), again) as trainer:
+        trainer.fit()
+    assert len(whole) == len(again.metrics_file.read_text().splitlines()) == 3
+    del trainer, again, started
+    sys.modules.pop("own_test")
+    (folder / "own_test.py").unlink()
+    again, started = RunDir.resume(folder / "cut")  # its settings can be read without the module
+    with pytest.raises(UsageError, match=r"algorithm.name 'own_test:median' cannot be loaded.*PYTHONPATH=FOLDER"):
+        Trainer(started, again)
+
+
+def test_a_partial_functions_arguments_are_stored_as_keys(folder, monkeypatch):
+    monkeypatch.syspath_prepend(folder)
+    import own_test
+
+    _, run = trained("run", advantage=functools.partial(own_test.median, scale=2.0))
+    stored = json.loads(run.config_file.read_text())["algorithm"]
+    assert (stored["name"], stored["scale"]) == ("own_test:median", 2.0)
+    with pytest.raises(UsageError, match=r"no key algorithm.scael: own_test:median has no such argument; did you mean"):
+        trained("wrong", advantage=functools.partial(own_test.median, scael=2.0))
+
+
+def test_a_lambda_trains_and_says_that_it_cannot_be_resumed_by_name(folder):
+    _, run = trained("run", advantage=lambda x: x.returns[x.trajectory])
+    again, started = RunDir.resume(folder / "run")
+    del run
+    with pytest.raises(UsageError, match=r"algorithm.name '.*<lambda>' cannot be loaded"):
+        Trainer(started, again)
+    Trainer(started, again, advantage=lambda x: x.returns[x.trajectory]).close()
+    with pytest.raises(UsageError, match=r"with another function \(algorithm.name: .*lambda.*_flat'"):
+        Trainer(started, again, advantage=_flat)
+
+
+def _flat(x):
+    return np.ones(len(x.turn))
+
+
+def test_the_recipes_folder_is_importable_and_installed_modules_come_first(folder, monkeypatch):
+    (folder / "there").mkdir()
+    (folder / "there" / "beside_test.py").write_text(MODULE)
+    (folder / "there" / "json.py").write_text("raise SystemExit")
+    (folder / "there" / "recipe.toml").write_text(
+        f'extends = "sokoban"\nenv.id = "{words.ID}"\nalgorithm = {{ name = "beside_test:median", scale = 2 }}\n'
+    )
+    config = load_config("there/recipe.toml", ["env.kwargs={}", "eval.kwargs={}"])
+    assert config.algorithm.model_extra == {"scale": 2}
+    assert "algorithm.scale = 2" in differences(config)
+    assert 'algorithm.name = "beside_test:median"' in differences(config)
+    with pytest.raises(UsageError, match="'json:no_such' cannot be loaded: AttributeError"):
+        load_config("there/recipe.toml", ["env.kwargs={}", "eval.kwargs={}", "algorithm.name=json:no_such"])
+    assert json.__file__ != str(folder / "there" / "json.py")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error"),
+    [
+        (["algorithm.name=median"], r"algorithm.name is one of grpo.*ppo, or module:function, not 'median'"),
+        (["loss.name=ppo_cilp"], r"loss.name is one of .*or module:function.*did you mean 'ppo_clip'"),
+        (["algorithm.name=no_such_module_:f"], r"No module named 'no_such_module_'; looked into .*PYTHONPATH=FOLDER"),
+        (["algorithm.name=own_test:no_such"], r"algorithm.name 'own_test:no_such' cannot be loaded: AttributeError"),
+        (["algorithm.name=own_test:constant"], r"'own_test:constant' is no function, but int"),
+        (["loss.name=own_test:"], r"loss.name 'own_test:' is no module:function"),
+        (["algorithm.name=own_test:nothing"], r"own_test:nothing takes no batch"),
+        (["algorithm.name=own_test:with_common_key"], r"an argument 'whiten', a key of every algorithm; rename"),
+        (["algorithm.name=own_test:needs"], r"algorithm.scale is missing"),
+        (["algorithm.name=own_test:median", "algorithm.scal=2"], r"algorithm.scal: .*did you mean 'scale'\?"),
+        (["algorithm.name=own_test:median", "algorithm.scale=much"], r"algorithm.scale, an argument .*number, got 'mu"),
+        (["algorithm.name=own_test:median", "algorithm.scale=nan"], r"algorithm.scale, an argument .*finite"),
+        (["algorithm.name=own_test:median", "algorithm.kind=3"], r"algorithm.kind, an argument .*valid string, got 3"),
+        (["algorithm.name=own_test:median", "algorithm.whiten=3"], r"algorithm.whiten: "),
+        (["loss.name=own_test:clip", "loss.clip_low=0.1"], r"no key loss.clip_low: own_test:clip .*it takes low"),
+        (["rewards.group=no_such_module_:f"], r"the group reward 'no_such_module_:f' cannot be loaded"),
+    ],
+)
+def test_a_wrong_name_or_key_is_refused_before_anything_begins(overrides, error):
+    with pytest.raises(UsageError, match=error):
+        config_of(*overrides)
+
+
+def test_a_module_that_raises_on_import_is_named_with_the_line(folder):
+    (folder / "broken_test.py").write_text("x = 1\ny = x / 0\n")
+    with pytest.raises(UsageError, match=r"ZeroDivisionError: division by zero \(broken_test.py, line 2\)"):
+        config_of("algorithm.name=broken_test:f")
+    (folder / "syntax_test.py").write_text("def f(:\n")
+    with pytest.raises(UsageError, match=r"'syntax_test:f' cannot be loaded: SyntaxError.*syntax_test.py, line 1"):
+        config_of("algorithm.name=syntax_test:f")
+
+
+@pytest.mark.parametrize(
+    ("key", "function", "error"),
+    [
+        ("algorithm", "of_trajectories", r"shape \(9,\); .* one for each of the \d+ response tokens.*x.trajectory\]"),
+        ("algorithm", "not_finite", r"returned (inf|-inf|nan) for token \d+, of trajectory \d; \d+ of \d+"),
+        ("algorithm", "mutating", r"read-only.*copy them first"),
+        ("algorithm", "raising", r"failed: KeyError: 'missing' \(own_test.py, line \d+\)"),
+        ("loss", "mean", r"loss values of the shape \(\); .* one for each of the \d+ tokens.*loss.aggregate"),
+        ("loss", "detached", r"without a gradient; it has to depend on x.logprobs"),
+        ("loss", "in_place", r"changes x.advantages in place"),
+        ("loss", "infinite", r"returned -?(inf|nan) for \d+ tokens, of inputs that are finite"),
+        ("loss", "number", r"returned float; it has to return a tensor or a TokenLoss"),
+    ],
+)
+def test_a_wrong_function_ends_the_run_with_its_name_and_the_remedy(key, function, error):
+    with pytest.raises(UsageError, match=rf"{key}.name=own_test:{function} .*?{error}"):
+        trained("run", f"{key}.name=own_test:{function}")
+
+
+def test_a_function_may_read_the_entropy_of_the_policy():
+    rows, _ = trained("run", "algorithm.name=own_test:surprise", "algorithm.clip_advantage=0.5")
+    assert 0 < rows[-1]["advantage/q100"] <= 0.5
+
+
+def test_the_types_that_the_functions_get_are_public():
+    assert rollenv.trainers.LossInput is losses.LossInput
+    for field in ("rewards", "returns", "groups", "turn", "trajectory", "logprobs"):
+        assert hasattr(rollenv.trainers.AdvantageInput, field) or field in (
+            rollenv.trainers.AdvantageInput.__dataclass_fields__
+        )
+    assert torch.equal(
+        losses.reinforce(
+            losses.LossInput(*(torch.ones(2) for _ in range(4)), *(torch.zeros(2, dtype=torch.int64) for _ in range(2)))
+        ).values,
+        torch.full((2,), -1.0),
+    )
+    assert np.isfinite(rollenv.trainers.grpo([1.0, 0.0], [0, 0])).all()

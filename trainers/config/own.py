@@ -1,0 +1,87 @@
+"""The functions that a recipe names, and their keyword arguments as keys."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+
+from rollenv.core.errors import UsageError, did_you_mean
+from rollenv.core.plugins import function_at
+from rollenv.trainers.config.section import OwnFunction
+
+if TYPE_CHECKING:
+    from rollenv.trainers.config.run import TrainConfig
+
+
+def check_functions(config: TrainConfig, folder: Path = Path()) -> None:
+    """Import all functions that a recipe names, and check the keys that are their arguments.
+
+    Args:
+        folder: where modules are found, besides the current folder.
+
+    Raises:
+        UsageError: a function cannot be imported, or does not take its keys.
+    """
+    if config.rewards.group:
+        function_at(config.rewards.group, "the group reward", folder)
+    if config.rewards.function:
+        from rollenv.trainers.rewards.function import FunctionReward  # not above: it needs this package
+
+        FunctionReward(function_at(config.rewards.function, "rewards.function", folder))
+    for path, section in (("algorithm", config.algorithm), ("loss", config.loss)):
+        if isinstance(section, OwnFunction):
+            if section._function is None:
+                function_at(section.name, f"{path}.name", folder)
+            own_arguments(section, path)
+
+
+def own_arguments(section: OwnFunction, path: str) -> dict[str, Any]:
+    """Return the checked arguments of a section's function.
+
+    Args:
+        path: the section's key, for errors.
+
+    Raises:
+        UsageError: a key is unknown, missing, or of the wrong type.
+    """
+    function, name = section.function, section.name
+    try:
+        parameters = [*inspect.signature(function, eval_str=True).parameters.values()]
+    except NameError:  # an annotation that only a type checker can resolve
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):  # written in C: it says itself what it does not take
+        return section.model_extra or {}
+    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise UsageError(f"{path}.name: {name} takes no batch; its first parameter has to")
+    takes = {one.name: one for one in parameters[1:] if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    if shared := takes.keys() & type(section).model_fields.keys():
+        raise UsageError(f"{path}.name: {name} has an argument {min(shared)!r}, a key of every {path}; rename it")
+    given = dict(section.model_extra or {})
+    others = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    for key, value in given.items():
+        if key in takes:
+            given[key] = _checked(value, takes[key].annotation, f"{path}.{key}, an argument of {name}")
+        elif not others:
+            known = [*takes, *(type(section).model_fields.keys() - {"name"})]
+            hint = did_you_mean(key, known, f"it takes {', '.join(takes) or 'none'}", form=repr)
+            raise UsageError(f"there is no key {path}.{key}: {name} has no such argument; {hint}")
+    for key, one in takes.items():
+        if one.default is one.empty and key not in given:
+            raise UsageError(f"{path}.{key} is missing, an argument of {name} without a default")
+    return given
+
+
+def _checked(value: Any, annotation: Any, what: str) -> Any:
+    if annotation is inspect.Parameter.empty or isinstance(annotation, str):
+        return value
+    try:
+        how = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False)
+        return TypeAdapter[Any](annotation, config=how).validate_python(value)
+    except PydanticUserError:  # a type with a configuration of its own
+        return value
+    except ValidationError as error:
+        text = error.errors()[0]["msg"]
+        raise UsageError(f"{what}: {text[:1].lower()}{text[1:]}, got {value!r}") from error
