@@ -24,6 +24,7 @@ from rollenv.sandbox import Limits, Pool, Sandbox
 
 sys.path.insert(0, str(ROOT / "tests" / "sandbox"))
 
+JUPYTER_PYTHON = ROOT / ".bench/jupyter/bin/python"
 #: Prints the seconds of each of N stateful calls to a Jupyter kernel.
 JUPYTER = """
 import sys, time
@@ -83,7 +84,7 @@ def docker_exec(settings: dict[str, Any], n: int) -> list[float]:
 
 
 def jupyter(n: int) -> list[float]:
-    script = [str(ROOT / ".bench/jupyter/bin/python"), "-c", JUPYTER, str(n)]
+    script = [str(JUPYTER_PYTHON), "-c", JUPYTER, str(n)]
     done = subprocess.run(script, capture_output=True, text=True, check=True)
     return sorted(float(line) for line in done.stdout.split())
 
@@ -119,8 +120,13 @@ def main() -> None:
         row("rollenv local, import numpy in a fresh run", warm, f"{warm[n // 2] / cold:.3f} of the cold import")
         with Sandbox.create() as box:
             stateful = timed(lambda: box.run_code("1 + 1"), n)
-        kernel = row("Jupyter kernel, a stateful call", jupyter(n))
-        row("rollenv local, a stateful call", stateful, f"{stateful[n // 2] / kernel:.2f} of the Jupyter kernel")
+        beside = ""
+        if JUPYTER_PYTHON.exists():
+            kernel = row("Jupyter kernel, a stateful call", jupyter(n))
+            beside = f"{stateful[n // 2] / kernel:.2f} of the Jupyter kernel"
+        else:
+            print(f"no row for Jupyter: {JUPYTER_PYTHON} is missing; the first lines of this file say how to make it")
+        row("rollenv local, a stateful call", stateful, beside)
         if engine:
             execs = row("docker exec python -I -S -c", docker_exec(engine, n // 4))
             rows[2] = (*rows[2][:3], f"{rows[2][3]}; {fresh[n // 2] / execs:.3f} of docker exec")

@@ -230,7 +230,8 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
 
 def folder_name(recipe: str) -> str:
     """Return the start of the names of a recipe's folders, which has no colon of an id."""
-    return (Path(recipe).stem if recipe.endswith(".toml") else Path(recipe).name).replace(":", "-")
+    path = Path(recipe.partition(":")[2] if recipe.startswith("data:") else recipe)
+    return (path.stem if path.suffix in (".toml", ".jsonl", ".csv", ".parquet") else path.name).replace(":", "-")
 
 
 def next_free(root: Path, name: str) -> Path:

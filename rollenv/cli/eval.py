@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json as json_module
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,9 @@ def command(
     env: str = typer.Argument(
         help="Environment id; see `rollenv list`. Or a file or folder of questions.", autocompletion=completion.ids
     ),
-    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
+    settings: list[str] = typer.Argument(
+        None, metavar="[ID|KEY=VALUE]...", help="Further environments, and arguments of all of them."
+    ),
     options: AgentOptions = NO_OPTIONS,
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     n: str = typer.Option(
@@ -79,6 +82,8 @@ def command(
 ) -> None:
     """Play seeded tasks and report success, pass@k and pass^k with their 95 % intervals.
 
+    Several ids are played one after the other, each in its own folder below --out, with a table of all.
+
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
     from rollenv.core.registry import named_wrappers
@@ -86,28 +91,25 @@ def command(
     from rollenv.rollout.evaluate import evaluate
     from rollenv.rollout.fingerprints import model_fingerprint, row_fingerprints
 
-    kwargs = key_values(settings or ())
-    env, kwargs = evaluated_data(env, kwargs)
+    ids = [env, *(text for text in settings or () if "=" not in text)]
+    given = key_values(text for text in settings or () if "=" in text)
+    if resume and out is None:
+        raise UsageError("--resume needs --out: the folder of the evaluation to continue")
+    if prompt and not agent.startswith("local:"):
+        raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
     model = _model_of(agent)
     around = with_tokenizer(named_wrappers(wrappers), tokenizer or (str(model_folder(Path(model))) if model else ""))
     # an unknown id, and a wrong prompt, fail before a model is loaded
-    tasks = _number_of_tasks(env, kwargs, n, out if resume else None)
+    plans = []
+    for named in dict.fromkeys(ids):
+        place = out / re.sub(r"[^\w.-]+", "-", named) if out is not None and len(ids) > 1 else out
+        env, kwargs = evaluated_data(named, given)
+        plans.append((env, kwargs, place, _number_of_tasks(env, kwargs, n, place if resume else None)))
     form = None
     if prompt:
         from rollenv.trainers.config import load_prompt
 
-        if not agent.startswith("local:"):
-            raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
         form = load_prompt(prompt)
-    about = {
-        "env": env,
-        "kwargs": kwargs,
-        "agent": agent,
-        "n": tasks,
-        "k": k,
-        "seed": seed,
-        "temperature": options.temperature,
-    }
     optional = {
         "policy": options.model,
         "wrappers": around,
@@ -115,28 +117,47 @@ def command(
         "system": options.system,
         "prompt": prompt,
     }
-    about |= {name: value for name, value in optional.items() if value}
-    folder = None
-    if out is not None:
-        weights = model_fingerprint(_model_of(options.model or agent))
-        prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": weights}
-        folder = EvalFolder.begin(out, about | {k: v for k, v in prints.items() if v}, resume, accept)
-    elif resume:
-        raise UsageError("--resume needs --out: the folder of the evaluation to continue")
-    player = make_agent(agent, options)
-    if form:
-        _set_prompt(player, form, env, kwargs, around)
-    with playing(env, tasks * k, player, options, workers, out, folder, step_deadline) as opened:
-        result = evaluate(player, env, kwargs, n=tasks, k=k, seed=seed, wrappers=around, **opened)
-    numbers = {**about, **result.to_dict(), **totals(player)}
-    if out is not None:
-        _save(numbers, out)
+    player: Agent | None = None
+    results, every = [], []
+    for env, kwargs, place, tasks in plans:
+        about = {"env": env, "kwargs": kwargs, "agent": agent, "n": tasks, "k": k, "seed": seed}
+        about |= {"temperature": options.temperature} | {name: value for name, value in optional.items() if value}
+        folder = None
+        if place is not None:
+            weights = model_fingerprint(_model_of(options.model or agent))
+            prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": weights}
+            folder = EvalFolder.begin(place, about | {k: v for k, v in prints.items() if v}, resume, accept)
+        if player is None or not model:  # a model is loaded once; other agents count what each evaluation cost
+            player = make_agent(agent, options)
+        if form:
+            _set_prompt(player, form, env, kwargs, around)
+        with playing(env, tasks * k, player, options, workers, place, folder, step_deadline) as opened:
+            result = evaluate(player, env, kwargs, n=tasks, k=k, seed=seed, wrappers=around, **opened)
+        numbers = {**about, **result.to_dict(), **totals(player)}
+        if place is not None:
+            _save(numbers, place)
+        if not json:
+            _print(result, agent, place)
+        results.append(result)
+        every.append(numbers)
     if json:
-        console.print_json(json_module.dumps(numbers))
-    else:
-        _print(result, agent, out)
-    if result.failures.get("agent") or result.failed > len(result.trajectories) / 2:
+        console.print_json(json_module.dumps(every if len(every) > 1 else every[0]))
+    elif len(results) > 1:
+        _print_all(results, agent)
+    if any(r.failures.get("agent") or r.failed > len(r.trajectories) / 2 for r in results):
         raise typer.Exit(1)
+
+
+def _print_all(results: Sequence[Evaluation], agent: str) -> None:
+    """Print a row for each environment, and the mean of their success rates."""
+    table = Table("environment", "tasks", "success (95 %)", "reward", "failed", box=None, padding=(0, 1, 0, 0))
+    for r in results:
+        shown = percent(r.success, r.low, r.high)
+        table.add_row(r.env_id, str(r.n), shown, f"{r.reward:.3f}", str(r.failed))
+    mean = sum(r.success for r in results) / len(results)
+    table.add_row(f"mean of {len(results)}", "", f"{100 * mean:.1f} %", "", "")
+    console.print(f"all played by {agent}", markup=False, style="bold")
+    console.print(table)
 
 
 def _save(numbers: dict[str, Any], folder: Path) -> None:

@@ -189,3 +189,17 @@ def test_an_agent_of_ones_own_plays(rollenv_process, tmp_path):
         wrong = rollenv_process("eval", "math:Arithmetic-v0-digit", "-n", "4", "--agent", name)
         assert wrong.returncode == 2
         assert error in wrong.stderr
+
+
+def test_several_environments_are_played_one_after_the_other(rollenv_command, tmp_path):
+    ids = ["game:Sokoban-v0-tiny", "game:GuessTheNumber-v0-easy"]
+    command = ["eval", *ids, "-a", "oracle", "--out", "all", "-n"]
+    done = rollenv_command(*command, "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("100.0 %") == 5  # each, each in the table, and the mean
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == sorted(name.replace(":", "-") for name in ids)
+    again = rollenv_command(*command, "4", "--resume", "--json")
+    assert [one["n"] for one in json.loads(again.stdout)] == [4, 4]
+    wrong = rollenv_command("eval", *ids, "nope:Nothing-v0", "--out", "other")
+    assert wrong.returncode == 2
+    assert not (tmp_path / "other").exists()
