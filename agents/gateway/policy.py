@@ -18,9 +18,10 @@ from rollenv.agents.engines.base import Engine, Response, Sampling
 from rollenv.agents.gateway.messages import Finish, FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
 from rollenv.agents.gateway.session import GatewaySession, SampledAnswer
 from rollenv.agents.gateway.tree import CallNode, Ids, Position
-from rollenv.agents.prompts.chat_format import ChatFormat, TemplateRefused
+from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
+from rollenv.agents.prompts.template import TemplateRefused
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts
 from rollenv.core.tools.call_readers import written_arguments
@@ -81,7 +82,7 @@ class PolicyModel:
             completion_tokens=len(response.ids),
             created=int(began),
         )
-        chat.answer((*opening, *response.ids))
+        chat.answer((*opening, *response.ids), [call.id for call in answer.calls])
         tokens = {
             "continues": start > 0,
             "tail": prompt[start:],
@@ -158,7 +159,7 @@ class PolicyModel:
             chat = Conversation(self.format, "\n\n".join(system) or None, schemas or None)
         except UsageError:  # the template does not support tools
             chat = Conversation(self.format, "\n\n".join([*system, call_instructions(schemas, "hermes")]))
-        chat.extend([self._message(message, node) for message, node in messages[first:]])
+        chat.extend([self._message(message, node, schemas) for message, node in messages[first:]])
         return chat
 
     def _after_answer(self, session: GatewaySession, node: CallNode) -> Conversation:
@@ -175,20 +176,24 @@ class PolicyModel:
                 chat.prompt()
                 prompt = tree.prompt_ids(each)
                 chat.restore(prompt[: len(prompt) - each.opening])
-                chat.answer(each.answer_ids)
+                chat.answer(each.answer_ids, [call.id for call in each.answer.calls])
             self._keep(session, node, chat)
         return chat.fork()
 
-    def _message(self, message: Message, node: CallNode | None = None) -> dict[str, Any]:
+    def _message(
+        self, message: Message, node: CallNode | None = None, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, Any]:
         """Convert a message for the template. An answer of a node is shown as it was sampled."""
         if node is not None:
-            return self.format.answer_message(node.answer_ids, node.tail[: len(node.tail) - node.opening])
+            prompt, calls = node.tail[: len(node.tail) - node.opening], (call.id for call in node.answer.calls)
+            return self.format.answer_message(node.answer_ids, prompt, tools, calls)
+        if message.role == "tool":
+            return self.format.result_message(message.text, message.call_id)
         text = message.text
         shown = self._with_calls(message)
         if message.calls and shown is None:
             text = "\n".join(filter(None, (text, *map(_call_text, message.calls))))
-        role = "user" if message.role == "tool" and not self.format.has_tool_role else message.role
-        shown = shown or self.format.message(role, text)
+        shown = shown or self.format.message(message.role, text)
         if message.reasoning and self.format.thought_key:
             shown[self.format.thought_key] = self.format.message("assistant", message.reasoning)["content"]
         return shown

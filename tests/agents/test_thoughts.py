@@ -310,13 +310,42 @@ def test_a_template_without_calls_opens_none(template):
 
 
 def test_calls_that_a_template_refuses_are_written_as_text():
-    refusing = CALLS.replace(
-        "{{ '<fn=' ~", "{% if call.id != 'c1' and call.id %}{{ raise_exception('id') }}{% endif %}{{ '<fn=' ~"
-    )
-    tokenizer = tokenizer_of(refusing)
+    single = "{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    tokenizer = tokenizer_of(CALLS.replace("{%- for call", single + "{%- for call"))
     chat_format = ChatFormat.of(tokenizer)
     assert chat_format.writes_calls
+    for calls, form in (([("c1", "look", {"a": 1})], "<fn=look>"), ([("c1", "look", {"a": 1})] * 2, '{"name": "look"')):
+        chat = Conversation(chat_format)
+        chat.extend([chat_format.message("user", "Sure?"), chat_format.call_message("well", calls)])
+        assert form in tokenizer.decode(chat.prompt())
+
+
+# The arguments of calls are JSON in a string; results are shown only after calls.
+STRICT = """{% set ns = namespace(names=[]) %}{% for m in messages %}{% if m.role == 'tool' %}{% if ns.names %}
+{{- '[' ~ ns.names[-1] ~ ' said]' ~ m.content }}{% endif %}{% else %}{{ '[' ~ m.role ~ ']' }}{% if m.tool_calls %}
+{%- for call in m.tool_calls %}
+{{- '<tool_call>{"name": "' ~ NAME ~ '", "arguments": ' + call.function.arguments ~ '}</tool_call>' }}
+{%- set ns.names = ns.names + [call.function.name] %}{% endfor %}{{ '[over]' }}{% else %}{{ m.content ~ '[end]' }}
+{%- endif %}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("call.function.name", "look"),
+        ("(raise_exception('id') if call.id | length != 9 else call.id ~ call.function.name)", "000000000look"),
+        ("call.id", "functions.look:0"),
+    ],
+)
+def test_calls_are_given_in_the_form_that_the_template_takes(name, written):
+    tokenizer = tokenizer_of(STRICT.replace("NAME", name), "[over]")
+    chat_format = ChatFormat.of(tokenizer)
     chat = Conversation(chat_format)
-    call = chat_format.call_message("well", [("other", "look", {"what": "paris"})])
-    chat.extend([chat_format.message("user", "Sure?"), call, chat_format.message("tool", "17")])
-    assert '{"name": "look", "arguments": {"what": "paris"}}' in tokenizer.decode(chat.prompt())
+    call = chat_format.call_message("", [("c1", "look", {"what": "paris[end]"})])
+    chat.extend([chat_format.message("user", "Sure?"), call, chat_format.result_message("17", "c1")])
+    shown = f'<tool_call>{{"name": "{written}", "arguments": {{"what": "paris[end]"}}}}</tool_call>[over]'
+    assert tokenizer.decode(chat.prompt()) == f"[user]Sure?[end][assistant]{shown}[look said]17[assistant]"
+    assert chat.prompt().count(tokenizer.eos_token_id) == 1
+    chat = Conversation(chat_format)
+    chat.extend([chat_format.message("user", "Sure?"), chat_format.result_message("17", "c1")])
+    assert tokenizer.decode(chat.prompt()).endswith("[user]17[end][assistant]")

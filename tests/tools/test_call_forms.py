@@ -41,6 +41,14 @@ def _elements(given, opening, key, closing):
     return opening + "".join(f"{key % k}\n{v}\n</parameter>\n" for k, v in texts.items()) + closing
 
 
+def _gemma(value):
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_gemma(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_gemma, value)) + "]"
+    return f'<|"|>{value}<|"|>' if isinstance(value, str) else dumps(value)
+
+
 #: How each family writes a call of ``note`` with these arguments.
 FAMILIES = {
     "hermes": lambda a: f'<tool_call>\n{{"name": "note", "arguments": {dumps(a)}}}\n</tool_call>',
@@ -57,6 +65,10 @@ FAMILIES = {
     f"{dumps(a)}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "deepseek v3.1": lambda a: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>note<｜tool▁sep｜>"
     f"{dumps(a)}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "gemma 4": lambda a: f"<|tool_call>call:note{_gemma(a)}<tool_call|>",
+    "gemma 4, in JSON": lambda a: f"<|tool_call>call:note{dumps(a)}<tool_call|>",
+    "muse": lambda a: _elements(a, '<atem:function_calls>\n<atem:invoke name="note">\n', '<parameter name="%s">',
+        "</atem:invoke>\n</atem:function_calls>").replace("parameter", "atem:parameter"),
     "nemotron": lambda a: f"<TOOLCALL>{dumps([{'name': 'note', 'arguments': a}])}</TOOLCALL>",
     "granite": lambda a: f"<|tool_call|>{dumps([{'name': 'note', 'arguments': a}])}",
     "gpt-oss": lambda a: "<|channel|>commentary to=functions.note <|constrain|>json<|message|>" + dumps(a) + "<|call|>",
