@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -67,8 +68,9 @@ FAMILIES = {
     f"{dumps(a)}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "gemma 4": lambda a: f"<|tool_call>call:note{_gemma(a)}<tool_call|>",
     "gemma 4, in JSON": lambda a: f"<|tool_call>call:note{dumps(a)}<tool_call|>",
-    "muse": lambda a: _elements(a, '<atem:function_calls>\n<atem:invoke name="note">\n', '<parameter name="%s">',
-        "</atem:invoke>\n</atem:function_calls>").replace("parameter", "atem:parameter"),
+    "muse": lambda a: re.sub("(</?)(?=parameter|invoke)", r"\1atem:", FAMILIES["minimax"](a)).replace(
+        "minimax:tool_call", "atem:function_calls"
+    ),
     "nemotron": lambda a: f"<TOOLCALL>{dumps([{'name': 'note', 'arguments': a}])}</TOOLCALL>",
     "granite": lambda a: f"<|tool_call|>{dumps([{'name': 'note', 'arguments': a}])}",
     "gpt-oss": lambda a: "<|channel|>commentary to=functions.note <|constrain|>json<|message|>" + dumps(a) + "<|call|>",
@@ -87,7 +89,7 @@ FAMILIES = {
         for k, v in a.items()
     ) + "</tool_call>",
 }  # fmt: skip
-ELEMENTS = ("qwen3-coder", "minimax", "glm")
+ELEMENTS = ("qwen3-coder", "minimax", "glm", "muse")
 
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=15),
