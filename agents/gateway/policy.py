@@ -23,14 +23,13 @@ from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
 from rollenv.agents.prompts.template import TemplateRefused
 from rollenv.core.errors import UsageError
-from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts
+from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, thoughts_in
 from rollenv.core.tools.call_readers import written_arguments
 from rollenv.core.tools.calls import call_instructions, find_calls, write_calls
 
 #: Maximum number of cached conversations of a session; others are rebuilt from the tree.
 _KEPT = 32
 _CALL_NAME = re.compile(r'"(?:name|tool_name|function_name)"\s*:\s*"([^"\\]{1,200})"')
-_MARKS = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.values()))))
 
 
 class PolicyModel:
@@ -236,11 +235,8 @@ class PolicyModel:
         stop_text = min((stop for stop in request.stop if stop in sampled), key=sampled.find, default="")
         if stop_text:
             whole, finish = whole[: len(whole) - len(sampled) + sampled.find(stop_text)], "stop_text"
-        text, _ = after_thoughts(whole, self.text.opens_thought(prompt))
-        reasoning = ""
-        if text != whole:
-            thought = whole[: whole.rfind(text)] if text else whole
-            reasoning = _MARKS.sub("", thought).strip()
+        opened = self.text.opens_thought(prompt)
+        text, reasoning = after_thoughts(whole, opened)[0], thoughts_in(whole, opened)
         calls: list[FunctionCall] = []
         if request.tools:
             text, calls = _calls(text, request.tools)

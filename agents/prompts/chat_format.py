@@ -147,7 +147,7 @@ class ChatFormat(ChatTemplate):
         thought = split_thought(said, opened)
         if thought is not None and self.thought_key:
             return {"role": "assistant", "content": thought.answer, self.thought_key: thought.text}
-        if thought is not None and thought.closed:
+        if thought is not None:
             said = opened + said if self._shows_thoughts else thought.answer
         return {"role": "assistant", "content": said}
 

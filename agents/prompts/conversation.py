@@ -68,6 +68,8 @@ class Conversation:
         self._said: Message = {}
         """The last answer as a message."""
         self._call_ids: tuple[str, ...] = ()
+        self._ids: dict[str, str] = {}
+        """The ids of calls, by those of whoever wrote them."""
         self._user_at = 0
         """Index of the last user message; a template may rewrite later messages when the next one is added."""
         self._since_user: list[str] = []
@@ -95,22 +97,27 @@ class Conversation:
         if self._prompt and self._answer is None:
             raise UsageError("the last prompt has no answer yet; call answer() before the next message")
         message = self.format.message(role, text)
-        if calls := self._said.get("tool_calls", [])[len(self._pending) :]:
-            message = self.format.result_message(text, calls[0]["id"]) if role == "tool" else message
+        if role == "tool" and len(self._pending) < len(calls := self._said.get("tool_calls", ())):
+            message = self.format.result_message(text, calls[len(self._pending)]["id"])
         self.extend([message])
 
     def extend(self, messages: Sequence[Message]) -> None:
         """Append messages of any role, built by the :class:`ChatFormat`; none to ask for an answer after the last."""
-        for message in messages:
-            if message["role"] == "tool" and not self._takes(message):
+        for message in map(self._with_ids, messages):
+            known = message.get("tool_call_id") in self._ids.values()
+            if message["role"] == "tool" and not (self.format.has_tool_role or (self.format.has_results and known)):
                 message = {"role": "user", "content": message["content"]}
             self._pending.append(message)
         self._asks_again = self._answer is not None
 
-    def _takes(self, result: Message) -> bool:
-        """Return whether the template shows a result: some do only after the call."""
-        calls = (call["id"] for m in (*self._messages, self._said, *self._pending) for call in m.get("tool_calls", ()))
-        return self.format.has_tool_role or (self.format.has_results and result.get("tool_call_id") in calls)
+    def _with_ids(self, message: Message) -> Message:
+        """Return a message with ids of calls in the form that the template takes."""
+        if "tool_call_id" in message:
+            message = {**message, "tool_call_id": self._ids.get(message["tool_call_id"], message["tool_call_id"])}
+        for call in message.get("tool_calls", ()):
+            name = self.format.call_id(len(self._ids), call["function"]["name"], call["id"])
+            call["id"] = self._ids.setdefault(call["id"], name)
+        return message
 
     def prompt(self) -> Ids:
         """Return all token ids up to the opening of the next answer; unchanged until the next message.
@@ -145,7 +152,7 @@ class Conversation:
             raise UsageError("an answer needs a prompt before it: call add() and prompt()")
         self._answer = tuple(ids)
         self._call_ids = (*calls,) or tuple(f"call_{len(self._messages)}_{number}" for number in range(MOST_CALLS))
-        self._said = self._read()
+        self._said = self._with_ids(self._read())
 
     def restore(self, prompt: Ids) -> None:
         """Replace the last prompt by the recorded ids, as a template with a date may render others."""
@@ -154,7 +161,7 @@ class Conversation:
     def fork(self) -> Conversation:
         """Return an independent copy of the chat."""
         twin = copy.copy(self)
-        for name in ("_messages", "_pending", "_since_user"):
+        for name in ("_messages", "_pending", "_since_user", "_ids"):
             setattr(twin, name, getattr(self, name).copy())
         return twin
 
@@ -166,7 +173,7 @@ class Conversation:
     def _continue(self, answer: Ids) -> None:
         message, dropped = self._said, False
         if self.drops_thoughts:
-            message = self._read(thoughts=False)
+            message = self._with_ids(self._read(thoughts=False))
             dropped = message != self._said
         said = self.format.said(answer)
         frame = self._frame.bare(message, self._pending)

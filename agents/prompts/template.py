@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollenv.core.errors import UsageError
@@ -49,6 +49,7 @@ class ChatTemplate:
                 "the tokenizer has no chat template; set tokenizer.chat_template, or use StepPrompt(chat=False)"
             )
         self.tokenizer, self.template_args = tokenizer, template_args
+        self._call_id, self._arguments_as_text = _CALL_FORMS[0]
         self._literals = [OPEN]
         self._anything = self._in_answers = re.compile(OPEN)
         self._examine()
@@ -65,7 +66,7 @@ class ChatTemplate:
             TemplateRefused: the template raised an error.
         """
         try:
-            given = self._accepted(messages)
+            given = [self._accepted(message) for message in messages]
             text = self.tokenizer.apply_chat_template(
                 given, tools=tools, tokenize=False, add_generation_prompt=opening, **self.template_args
             )
@@ -74,23 +75,25 @@ class ChatTemplate:
             raise TemplateRefused(f"the chat template refuses messages of the roles {roles}: {error}") from error
         return str(text)
 
-    def _accepted(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages with contents, arguments and ids in the form that the template takes."""
-        accepted, ids = [], dict[str, str]()
-        for message in messages:
-            message = dict(message)
-            if calls := message.get("tool_calls"):
-                for call in calls:
-                    ids[call["id"]] = self._call_id.format(len(ids), call["function"]["name"]) or call["id"]
-                message["tool_calls"] = tool_calls_of(
-                    [(ids[call["id"]], *call["function"].values()) for call in calls], as_text=self._arguments_as_text
-                )
-            if "tool_call_id" in message:
-                message["tool_call_id"] = ids.get(message["tool_call_id"], message["tool_call_id"])
-            if self._in_parts:
-                message["content"] = [{"type": "text", "text": message["content"]}]
-            accepted.append(message)
-        return accepted
+    def _accepted(self, message: Message) -> Message:
+        """Return a message with contents and arguments in the form that the template takes."""
+        if self._in_parts:
+            message = {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if self._arguments_as_text and "tool_calls" in message:
+            calls = [(call["id"], *call["function"].values()) for call in message["tool_calls"]]
+            written = [(*call, json.dumps(arguments, ensure_ascii=False)) for *call, arguments in calls]
+            message = {**message, "tool_calls": tool_calls_of(written)}
+        return message
+
+    def call_id(self, number: int, name: str, given: str) -> str:
+        """Return the id of a call in the form that the template takes.
+
+        Args:
+            number: the number of calls before it in the chat.
+            name: its function.
+            given: its id elsewhere.
+        """
+        return self._call_id.format(number, name) or given
 
     def _examine(self) -> None:
         """Detect the template's features and the tokens that mark turns."""
@@ -119,8 +122,8 @@ class ChatTemplate:
         if self.has_tool_role:
             tails.append(self.render([question, answered, {**result, "content": "-"}]).partition(ANSWER)[2])
         self._find_calls()
-        after_call = self.writes_calls and self._shows([question, calling("f", {}), result])
-        self.has_results = self.has_tool_role or after_call
+        after_call = [question, self._calling("f", {}), {**result, "tool_call_id": self.call_id(0, "f", "-")}]
+        self.has_results = self.has_tool_role or (self.writes_calls and self._shows(after_call))
         self.has_answers_in_a_row = self._shows([question, {"role": "assistant", "content": "-"}, answered, question])
         self.thought_key = next((key for key in _THOUGHT_KEYS if self._reads(key)), "")
         self.special = {i: markers[i] for i in markers if i in special}
@@ -165,7 +168,7 @@ class ChatTemplate:
         parameters = {"type": "object", "properties": {"a": {"type": "string", "description": "-"}}, "required": ["a"]}
         tools = [{"type": "function", "function": {"name": "f", "description": "-", "parameters": parameters}}]
         for self._call_id, self._arguments_as_text in _CALL_FORMS:
-            shown = self._last(calling(NAME, {"a": ANSWER}), tools)
+            shown = self._last(self._calling(NAME, {"a": ANSWER}), tools)
             before, _, behind = shown.partition(NAME)
             if ANSWER in behind and self._ends_of_calls():
                 break
@@ -177,18 +180,24 @@ class ChatTemplate:
         before = before[begin:]
         for closing in THOUGHT_MARKS.values():  # an empty thought before the call
             before = before.rpartition(closing)[2]
-        empty = self._last(calling(NAME, {}), tools).partition(NAME)[2]
+        empty = self._last(self._calling(NAME, {}), tools).partition(NAME)[2]
         self._call_form = before.lstrip("\n"), common_start(behind, empty)
 
     def _ends_of_calls(self) -> set[str]:
         """Return the tokens with which the template ends an answer with a call."""
-        call, result = calling("f", {"a": ANSWER}), {"role": "tool", "content": "-", "tool_call_id": "-"}
+        call = self._calling("f", {"a": ANSWER})
+        result = {"role": "tool", "content": "-", "tool_call_id": self.call_id(0, "f", "-")}
         ends = set()
         for new in ([], [result], [user_of("-")]):
             with contextlib.suppress(TemplateRefused):
                 shown = self.render([user_of("-"), call, *new], opening=False)
                 ends |= {m[0] for m in [self._anything.match(self.end_of_call(shown.rpartition(ANSWER)[2]))] if m}
         return ends
+
+    def _calling(self, name: str, arguments: dict[str, Any]) -> Message:
+        """Build an answer with a call and no text."""
+        calls = tool_calls_of([(self.call_id(0, name, "-"), name, arguments)])
+        return {"role": "assistant", "content": "", "tool_calls": calls}
 
     def end_of_call(self, text: str) -> str:
         """Return a text that follows the last argument of a call from the token that ends the answer; empty if none."""
@@ -204,7 +213,7 @@ class ChatTemplate:
         """Return whether the template shows the thought that an answer has under this key."""
         if key not in str(self.tokenizer.chat_template):
             return False
-        answers = [{"role": "assistant", "content": "-"}, calling("f", {})]  # some show it only before calls
+        answers = [{"role": "assistant", "content": "-"}, self._calling("f", {})]  # some show it only before calls
         return any(ANSWER in self._last({**answer, key: ANSWER}) for answer in answers)
 
     def _last(self, answer: Message, tools: Sequence[dict[str, Any]] | None = None) -> str:
@@ -257,18 +266,12 @@ def user_of(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def calling(name: str, arguments: dict[str, Any]) -> Message:
-    """Build an answer with a call and no text."""
-    return {"role": "assistant", "content": "", "tool_calls": tool_calls_of([("-", name, arguments)])}
-
-
-def tool_calls_of(calls: Sequence[Sequence[Any]], as_text: bool = False) -> list[dict[str, Any]]:
-    """Build calls in the form of OpenAI\'s from their ids, names and arguments."""
+def tool_calls_of(calls: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Build calls in the form of OpenAI's from their ids, names and arguments."""
     return [
-        {"id": name, "type": "function", "function": {"name": function, "arguments":
-            json.dumps(arguments, ensure_ascii=False) if as_text else arguments}}
+        {"id": name, "type": "function", "function": {"name": function, "arguments": arguments}}
         for name, function, arguments in calls
-    ]  # fmt: skip
+    ]
 
 
 def answer_of(text: str = "") -> Message:

@@ -99,7 +99,7 @@ THOUGHT_MARKS = {
 _THOUGHT_OPENS = re.compile("|".join(map(re.escape, THOUGHT_MARKS)))
 _THOUGHT_ENDS = re.compile("|".join(map(re.escape, THOUGHT_MARKS.values())))
 #: gpt-oss (harmony): thoughts are messages of the channel "analysis" without calls.
-_ANALYSIS = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(<\|end\|>|\Z)", re.DOTALL)
+_ANALYSIS = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>(.*?)(<\|end\|>|\Z)", re.DOTALL)
 _CHANNEL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)<\|message\|>|<\|(?:end|return)\|>")
 
 
@@ -148,7 +148,7 @@ def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
         The text, and True if a thought does not end.
     """
     if "<|channel|>analysis" in text or "<|channel|>final" in text:
-        unfinished = any(not thought[1] for thought in _ANALYSIS.finditer(text))
+        unfinished = any(not thought[2] for thought in _ANALYSIS.finditer(text))
         return _CHANNEL.sub("", _ANALYSIS.sub("", text)).strip(), unfinished
     ends = 0
     for end in _THOUGHT_ENDS.finditer(text):
@@ -158,6 +158,15 @@ def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
     answer = text[ends:].lstrip() if ends else text
     opens = _THOUGHT_OPENS.search(answer)
     return (answer, False) if opens is None else (answer[: opens.start()].rstrip(), True)
+
+
+def thoughts_in(text: str, opened: bool = False) -> str:
+    """Return the thoughts of a response without their marks: all that :func:`after_thoughts` cuts."""
+    if "<|channel|>analysis" in text or "<|channel|>final" in text:
+        return "\n\n".join(thought[1].strip() for thought in _ANALYSIS.finditer(text))
+    answer, _ = after_thoughts(text, opened)
+    thought = text[: text.rfind(answer)] if answer else text
+    return _THOUGHT_ENDS.sub("", _THOUGHT_OPENS.sub("", thought)).strip()
 
 
 _LANGUAGE = re.compile(r"[ \t]{0,16}([A-Za-z0-9_+#-]{0,32})")

@@ -55,7 +55,13 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     alpha: Any = lora.alpha  # peft takes fractions too
     config = LoraConfig(
-        r=lora.rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=alpha,
+        target_modules=targets,
+        exclude_modules=_own_kinds(model) or None,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lora.seed)
@@ -72,6 +78,19 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
         weight.requires_grad_(".lora_" in name)
         if weight.requires_grad:
             weight.data = weight.data.float()
+
+
+def _own_kinds(model: PreTrainedModel) -> list[str]:
+    """Return the names of layers of a kind of the model's own that are linear but compute more: the routers of
+    Phi-3.5-MoE return their choices too, which an adapter cannot.
+    """
+    return [
+        name
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear)
+        and type(layer).__module__ == type(model).__module__
+        and type(layer).forward is not nn.Linear.forward
+    ]
 
 
 def _check(model: nn.Module, targets: Collection[str]) -> None:

@@ -72,6 +72,7 @@ _GEMMA = re.compile(r"call:([\w.\-/]{1,200})(?=\{)")
 _GEMMA_STRING_OR_KEY = re.compile(r'<\|"\|>(.*?)<\|"\|>|(?<=[{,])\s*([^\s"{}\[\],:<]{1,200})\s*(?=:)', re.DOTALL)
 _WRITTEN_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
 _PYTHON_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
+_PYTHON_CALL = re.compile(r"[A-Za-z_][\w.]*\(")
 
 
 def is_mark(token: str) -> bool:
@@ -148,6 +149,9 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
             calls, end = _from_gemma(text, name)
         elif _PYTHON_LIST.match(text, start):
             calls, end = _from_python_list(text, start)
+        elif mark[0] == "<function_calls>" and _PYTHON_CALL.match(text, start):  # OLMo 3: one in a line
+            end = text.find(closing, start) if closing in text[start:] else len(text)
+            calls = _from_python(text[start : min(end, start + _MOST_PYTHON)].strip(), end)
         elif name := _NAMED.match(text, start):
             data, end = _decode_json(text, name.end())
             calls = [_call(name[1], data, end)]

@@ -1,0 +1,114 @@
+"""Model families: tiny random models of transformers' own classes, and their chat templates."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from shapes import SHAPES
+
+#: The published templates, which are in TRL's wheel.
+PUBLISHED = next(Path(__file__).parents[2].glob(".bench/trl/lib/python*/site-packages/trl/chat_templates"), None)
+
+SIZE = {
+    "hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 4096, "initializer_range": 0.2,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+HEADS = {"head_dim": 32}
+EXPERTS = {
+    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1,
+    "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "n_group": 1, "topk_group": 1,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+LATENT = {
+    "kv_lora_rank": 32, "q_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32,
+    "num_key_value_heads": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid",
+}  # fmt: skip
+#: Tied weights of a larger scale would make every answer certain.
+TIED = {"initializer_range": 0.02}
+LINEAR = {
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1}
+EYES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family: what people call it, its class in transformers, and what is special of its size."""
+
+    name: str
+    kind: str
+    """The name of its configuration in transformers, without "Config"."""
+    template: str
+    """A file of TRL's, without its suffix, or one of :data:`shapes.SHAPES`."""
+    size: dict[str, Any] = field(default_factory=dict)
+    elsewhere: bool = False
+    """Whether only other engines play it: the local one has no cache for its layers."""
+    sees: bool = False
+    """Whether the text model is a part of one that also sees."""
+
+    def model(self, vocabulary: int) -> transformers.PreTrainedModel:
+        torch.manual_seed(0)
+        size = {**SIZE, "vocab_size": vocabulary, **self.size}
+        given = {"text_config": size, "vision_config": EYES} if self.sees else size
+        config = getattr(transformers, f"{self.kind}Config")(**given)
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+    @property
+    def source(self) -> str | None:
+        """The chat template; None if it is one of TRL's, whose wheel is not here."""
+        if self.template in SHAPES:
+            return SHAPES[self.template]
+        return (PUBLISHED / f"{self.template}.jinja").read_text(encoding="utf-8") if PUBLISHED else None
+
+
+FAMILIES = [
+    Family("Qwen2.5", "Qwen2", "qwen2_5"),
+    Family("Qwen3", "Qwen3", "qwen3", HEADS),
+    Family("Qwen3-MoE", "Qwen3Moe", "qwen3_instruct_2507", HEADS | EXPERTS),
+    Family("Qwen3.5", "Qwen3_5Text", "qwen3_5_think", HEADS | LINEAR, elsewhere=True),
+    Family("Qwen3-Next", "Qwen3Next", "qwen3_instruct_2507", HEADS | LINEAR | EXPERTS, elsewhere=True),
+    Family("Llama 3", "Llama", "llama3_1", HEADS),
+    Family("Llama 4", "Llama4Text", "llama4", HEADS | EXPERTS | {"intermediate_size_mlp": 96, "interleave_moe_layer_step": 1}, elsewhere=True),
+    Family("Mistral", "Mistral", "mistral", HEADS | {"sliding_window": None}),
+    Family("Ministral", "Ministral3", "mistral", HEADS),
+    Family("Gemma 2", "Gemma2", "gemma", HEADS | TIED | {"query_pre_attn_scalar": 32}),
+    Family("Gemma 3", "Gemma3Text", "gemma3", HEADS | TIED | {"query_pre_attn_scalar": 32, "sliding_window": 4096}),
+    Family("Gemma 4", "Gemma4Text", "gemma4_v5",
+        HEADS | TIED | {"global_head_dim": 64, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1024,
+                 "num_kv_shared_layers": 0}),
+    Family("gpt-oss", "GptOss", "gptoss", HEADS | EXPERTS | {"sliding_window": 4096}),
+    Family("GLM-4.5", "Glm4Moe", "glm4moe", HEADS | EXPERTS),
+    Family("DeepSeek-R1 distilled, Qwen", "Qwen2", "deepseek_r1_distill"),
+    Family("DeepSeek-R1 distilled, Llama", "Llama", "deepseek_r1_distill", HEADS),
+    Family("DeepSeek-V3", "DeepseekV3", "deepseekv3", EXPERTS | LATENT),
+    Family("Kimi-K2", "DeepseekV3", "kimi", EXPERTS | LATENT),
+    Family("Phi-3", "Phi3", "phi3"),
+    Family("Phi-4", "Phi3", "phi4"),
+    Family("Phi-3.5-MoE", "Phimoe", "phi3_5", EXPERTS),
+    Family("SmolLM3", "SmolLM3", "smollm3"),
+    Family("OLMo 3", "Olmo3", "olmo3", {"sliding_window": 4096}),
+    Family("Granite 4", "GraniteMoeHybrid", "granite",
+        EXPERTS | MAMBA | {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 32}, elsewhere=True),
+    Family("Nemotron 3", "NemotronH", "nemotron_3_nano",
+        HEADS | EXPERTS | {"hybrid_override_pattern": "M*", "mamba_num_heads": 4, "mamba_head_dim": 32,
+                           "ssm_state_size": 16, "n_groups": 1}, elsewhere=True),
+    Family("Command A", "Cohere2", "cohere2", {"sliding_window": 4096}),
+    Family("LFM2", "Lfm2", "lfm2_v2", {"layer_types": ["conv", "full_attention"]}, elsewhere=True),
+    Family("LFM2.5-MoE", "Lfm2Moe", "lfm2_2_5",
+        EXPERTS | {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1}, elsewhere=True),
+    Family("Hunyuan", "HunYuanDenseV1", "hunyuan", HEADS),
+    Family("Hunyuan-MoE", "HunYuanMoEV1", "hunyuan", HEADS | EXPERTS | {"moe_topk": 2}),
+    Family("MiniMax M2", "MiniMaxM2", "minimax", HEADS | EXPERTS),
+    Family("MiniMax-Text", "MiniMax", "minimax", HEADS | EXPERTS | {"layer_types": ["linear_attention", "full_attention"]}, elsewhere=True),
+    Family("Gemma 3, with pictures", "Gemma3", "gemma3",
+        HEADS | TIED | {"query_pre_attn_scalar": 32, "sliding_window": 4096}, sees=True),
+]  # fmt: skip
+BY_NAME = {family.name: family for family in FAMILIES}
