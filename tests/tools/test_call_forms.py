@@ -82,6 +82,9 @@ FAMILIES = {
     "qwen3-coder": lambda a: _elements(
         a, "<tool_call>\n<function=note>\n", "<parameter=%s>", "</function>\n</tool_call>"
     ),
+    "seed": lambda a: _elements(
+        a, "<seed:tool_call>\n<function=note>\n", "<parameter=%s>", "</function>\n</seed:tool_call>"
+    ),
     "minimax": lambda a: _elements(a, '<minimax:tool_call>\n<invoke name="note">\n', '<parameter name="%s">',
                                    "</invoke>\n</minimax:tool_call>"),
     "glm": lambda a: "<tool_call>note\n" + "".join(
@@ -89,7 +92,7 @@ FAMILIES = {
         for k, v in a.items()
     ) + "</tool_call>",
 }  # fmt: skip
-ELEMENTS = ("qwen3-coder", "minimax", "glm", "muse")
+ELEMENTS = ("qwen3-coder", "seed", "minimax", "glm", "muse")
 
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=15),

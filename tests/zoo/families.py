@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,10 @@ LINEAR = {
     "layer_types": ["linear_attention", "full_attention"],
 }  # fmt: skip
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1}
+GEMMA_4 = HEADS | TIED | {
+    "global_head_dim": 64, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1024,
+    "num_kv_shared_layers": 0, "sliding_window": 4096,
+}  # fmt: skip
 EYES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
 
 
@@ -62,9 +65,14 @@ class Family:
         return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
     @property
+    def published(self) -> bool:
+        """Whether the template is one of TRL's."""
+        return self.template not in SHAPES
+
+    @property
     def source(self) -> str | None:
         """The chat template; None if it is one of TRL's, whose wheel is not here."""
-        if self.template in SHAPES:
+        if not self.published:
             return SHAPES[self.template]
         return (PUBLISHED / f"{self.template}.jinja").read_text(encoding="utf-8") if PUBLISHED else None
 
@@ -76,14 +84,18 @@ FAMILIES = [
     Family("Qwen3.5", "Qwen3_5Text", "qwen3_5_think", HEADS | LINEAR, elsewhere=True),
     Family("Qwen3-Next", "Qwen3Next", "qwen3_instruct_2507", HEADS | LINEAR | EXPERTS, elsewhere=True),
     Family("Llama 3", "Llama", "llama3_1", HEADS),
-    Family("Llama 4", "Llama4Text", "llama4", HEADS | EXPERTS | {"intermediate_size_mlp": 96, "interleave_moe_layer_step": 1}, elsewhere=True),
+    Family("Llama 4", "Llama4Text", "llama4",
+        HEADS | EXPERTS | {"intermediate_size_mlp": 96, "interleave_moe_layer_step": 1}, elsewhere=True),
     Family("Mistral", "Mistral", "mistral", HEADS | {"sliding_window": None}),
     Family("Ministral", "Ministral3", "mistral", HEADS),
     Family("Gemma 2", "Gemma2", "gemma", HEADS | TIED | {"query_pre_attn_scalar": 32}),
     Family("Gemma 3", "Gemma3Text", "gemma3", HEADS | TIED | {"query_pre_attn_scalar": 32, "sliding_window": 4096}),
-    Family("Gemma 4", "Gemma4Text", "gemma4_v5",
-        HEADS | TIED | {"global_head_dim": 64, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1024,
-                 "num_kv_shared_layers": 0}),
+    Family("Gemma 4", "Gemma4Text", "gemma4_v5", GEMMA_4),
+    Family("Gemma 4 E2B", "Gemma4Text", "gemma4",
+        GEMMA_4 | {"num_hidden_layers": 4, "num_kv_shared_layers": 2,
+                   "layer_types": ["sliding_attention", "full_attention"] * 2}),
+    Family("Gemma 4 A4B", "Gemma4Text", "gemma4_v2",
+        GEMMA_4 | {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}),
     Family("gpt-oss", "GptOss", "gptoss", HEADS | EXPERTS | {"sliding_window": 4096}),
     Family("GLM-4.5", "Glm4Moe", "glm4moe", HEADS | EXPERTS),
     Family("DeepSeek-R1 distilled, Qwen", "Qwen2", "deepseek_r1_distill"),
@@ -107,8 +119,18 @@ FAMILIES = [
     Family("Hunyuan", "HunYuanDenseV1", "hunyuan", HEADS),
     Family("Hunyuan-MoE", "HunYuanMoEV1", "hunyuan", HEADS | EXPERTS | {"moe_topk": 2}),
     Family("MiniMax M2", "MiniMaxM2", "minimax", HEADS | EXPERTS),
-    Family("MiniMax-Text", "MiniMax", "minimax", HEADS | EXPERTS | {"layer_types": ["linear_attention", "full_attention"]}, elsewhere=True),
+    Family("MiniMax-Text", "MiniMax", "minimax",
+        HEADS | EXPERTS | {"layer_types": ["linear_attention", "full_attention"]}, elsewhere=True),
     Family("Gemma 3, with pictures", "Gemma3", "gemma3",
         HEADS | TIED | {"query_pre_attn_scalar": 32, "sliding_window": 4096}, sees=True),
+    # Not asked for, tried afterwards.
+    Family("EXAONE 4", "Exaone4", "exaone", HEADS | {"sliding_window": 4096}),
+    Family("Seed-OSS", "SeedOss", "seed", HEADS),
+    Family("ERNIE 4.5 MoE", "Ernie4_5_Moe", "ernie",
+        HEADS | EXPERTS | {"moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0, "moe_layer_end_index": 1}),
+    Family("dots.llm1", "Dots1", "dots", HEADS | EXPERTS),
+    Family("OLMoE", "Olmoe", "olmoe", EXPERTS),
+    Family("StarCoder2", "Starcoder2", "starcoder", {"sliding_window": None}),
+    Family("Falcon-H1", "FalconH1", "phi4", HEADS | MAMBA | {"mamba_d_ssm": 256}, elsewhere=True),
 ]  # fmt: skip
 BY_NAME = {family.name: family for family in FAMILIES}

@@ -17,7 +17,8 @@ LLAMA_4 = """{{- bos_token }}{%- if messages[0].role == 'system' -%}{%- set syst
 MISTRAL = """{{- bos_token -}}{%- set ns = namespace(last=-1) -%}{%- for m in messages -%}{%- if m.role == 'user' -%}
 {%- set ns.last = loop.index0 -%}{%- endif -%}{%- endfor -%}{%- for m in messages -%}{%- if m.role == 'system' -%}
 {{- '[SYSTEM_PROMPT]' ~ m.content ~ '[/SYSTEM_PROMPT]' -}}{%- elif m.role == 'user' -%}
-{%- if tools and loop.index0 == ns.last -%}{{- '[AVAILABLE_TOOLS]' ~ (tools | tojson) ~ '[/AVAILABLE_TOOLS]' -}}{%- endif -%}
+{%- if tools and loop.index0 == ns.last -%}{{- '[AVAILABLE_TOOLS]' ~ (tools | tojson) ~ '[/AVAILABLE_TOOLS]' -}}
+{%- endif -%}
 {{- '[INST]' ~ m.content ~ '[/INST]' -}}{%- elif m.role == 'tool' -%}
 {{- '[TOOL_RESULTS]{"content": ' ~ (m.content | tojson) ~ ', "call_id": "' ~ m.tool_call_id ~ '"}[/TOOL_RESULTS]' -}}
 {%- elif m.tool_calls -%}{{- '[TOOL_CALLS][' -}}{%- for call in m.tool_calls -%}
@@ -27,8 +28,8 @@ MISTRAL = """{{- bos_token -}}{%- set ns = namespace(last=-1) -%}{%- for m in me
 {%- else -%}{{- m.content ~ eos_token -}}{%- endif -%}{%- endfor -%}"""
 
 # The id of a call has its function's name.
-KIMI = """{%- if tools -%}{{- '<|im_system|>tool_declare<|im_middle|>' ~ (tools | tojson) ~ '<|im_end|>' -}}{%- endif -%}
-{%- for m in messages -%}{%- if m.role in ['system', 'tool'] -%}
+KIMI = """{%- if tools -%}{{- '<|im_system|>tool_declare<|im_middle|>' ~ (tools | tojson) ~ '<|im_end|>' -}}
+{%- endif -%}{%- for m in messages -%}{%- if m.role in ['system', 'tool'] -%}
 {{- '<|im_system|>' ~ m.role ~ '<|im_middle|>' -}}{%- else -%}
 {{- '<|im_' ~ m.role ~ '|>' ~ m.role ~ '<|im_middle|>' -}}{%- endif -%}
 {%- if m.role == 'tool' -%}{{- '## Return of ' ~ m.tool_call_id ~ '\\n' -}}{%- endif -%}{{- m.content -}}
@@ -73,7 +74,8 @@ GRANITE_4 = """{{- '<|start_of_role|>system<|end_of_role|>' -}}
 {{- messages[0].content if messages[0].role == 'system' else 'You are a helpful assistant.' -}}
 {%- for tool in tools or [] -%}{{- '\\n' ~ (tool | tojson) -}}{%- endfor -%}{{- '<|end_of_text|>\\n' -}}
 {%- for m in messages -%}{%- if m.role == 'tool' -%}
-{{- '<|start_of_role|>user<|end_of_role|>\\n<tool_response>\\n' ~ m.content ~ '\\n</tool_response><|end_of_text|>\\n' -}}
+{{- '<|start_of_role|>user<|end_of_role|>\\n<tool_response>\\n' ~ m.content -}}
+{{- '\\n</tool_response><|end_of_text|>\\n' -}}
 {%- elif m.role != 'system' -%}{{- '<|start_of_role|>' ~ m.role ~ '<|end_of_role|>' ~ m.content -}}
 {%- for call in m.tool_calls or [] -%}{{- '\\n' if m.content or not loop.first else '' -}}
 {{- '<tool_call>\\n{"name": "' ~ call.function.name ~ '", "arguments": ' ~ (call.function.arguments | tojson) -}}
@@ -98,11 +100,57 @@ MINIMAX = """{%- set ns = namespace(last=-1) -%}{%- for m in messages -%}{%- if 
 {{- '<think>\\n' ~ m.reasoning_content ~ '\\n</think>\\n\\n' -}}{%- endif -%}{{- m.content -}}{%- if m.tool_calls -%}
 {{- '\\n<minimax:tool_call>\\n' -}}{%- for call in m.tool_calls -%}{{- '<invoke name="' ~ call.function.name ~ '">' -}}
 {%- for key, value in call.function.arguments.items() -%}{{- '<parameter name="' ~ key ~ '">' -}}
-{{- (value if value is string else value | tojson) ~ '</parameter>' -}}{%- endfor -%}{{- '</invoke>\\n' -}}{%- endfor -%}
+{{- (value if value is string else value | tojson) ~ '</parameter>' -}}{%- endfor -%}{{- '</invoke>\\n' -}}
+{%- endfor -%}
 {{- '</minimax:tool_call>' -}}{%- endif -%}{{- '[e~[\\n' -}}{%- endif -%}{%- endfor -%}
 {%- if add_generation_prompt -%}{{- ']~b]ai\\n<think>\\n' -}}{%- endif -%}"""
+
+# Thoughts and calls in elements of a name space.
+SEED_OSS = """{%- if tools -%}{{- '<seed:bos>system\\n' ~ (tools | tojson) ~ '<seed:eos>' -}}{%- endif -%}
+{%- for m in messages -%}{{- '<seed:bos>' ~ m.role ~ '\\n' -}}{%- if m.reasoning_content -%}
+{{- '<seed:think>' ~ m.reasoning_content ~ '</seed:think>' -}}{%- endif -%}{{- m.content -}}
+{%- for call in m.tool_calls or [] -%}{{- '<seed:tool_call>\\n<function=' ~ call.function.name ~ '>\\n' -}}
+{%- for key, value in call.function.arguments.items() -%}
+{{- '<parameter=' ~ key ~ '>' ~ (value if value is string else value | tojson) ~ '</parameter>\\n' -}}{%- endfor -%}
+{{- '</function>\\n</seed:tool_call>' -}}{%- endfor -%}{{- '<seed:eos>' -}}{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<seed:bos>assistant\\n' -}}{%- endif -%}"""
+
+# An empty thought before answers, also in the opening.
+EXAONE_4 = """{%- if tools -%}{{- '[|system|]\\n' ~ (tools | tojson) ~ '[|endofturn|]\\n' -}}{%- endif -%}
+{%- for m in messages -%}{{- '[|' ~ m.role ~ '|]\\n' -}}{%- if m.role == 'tool' -%}
+{{- '<tool_result>' ~ m.content ~ '</tool_result>' -}}{%- elif m.role == 'assistant' -%}
+{{- '<think>\\n\\n</think>\\n\\n' ~ m.content.split('</think>')[-1] -}}{%- for call in m.tool_calls or [] -%}
+{{- '<tool_call>{"name": "' ~ call.function.name ~ '", "arguments": ' ~ (call.function.arguments | tojson) -}}
+{{- '}</tool_call>' -}}{%- endfor -%}{%- else -%}{{- m.content -}}{%- endif -%}{{- '[|endofturn|]\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '[|assistant|]\\n<think>\\n\\n</think>\\n\\n' -}}{%- endif -%}"""
+
+# Roles in words.
+ERNIE_4_5 = """{{- bos_token -}}{%- for m in messages -%}{%- if m.role == 'user' -%}{{- 'User: ' ~ m.content ~ '\\n' -}}
+{%- elif m.role == 'assistant' -%}{{- 'Assistant: ' ~ m.content ~ '<|end_of_sentence|>' -}}{%- else -%}
+{{- m.content ~ '\\n' -}}{%- endif -%}{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'Assistant: ' -}}{%- endif -%}"""
+
+# Each role has a token at its end.
+DOTS_1 = """{%- set names = {'system': 'system', 'user': 'userprompt', 'assistant': 'response'} -%}
+{%- for m in messages -%}{%- if m.role in names -%}
+{{- '<|' ~ names[m.role] ~ '|>' ~ m.content ~ '<|endof' ~ names[m.role] ~ '|>' -}}
+{%- endif -%}{%- endfor -%}{#- <|userprompt|> <|endofuserprompt|> <|endofresponse|> -#}
+{%- if add_generation_prompt -%}{{- '<|response|>' -}}{%- endif -%}"""
+
+# The end of a text ends an answer, and begins the chat.
+OLMOE = """{{- '<|endoftext|>' -}}{%- for m in messages -%}{{- '<|' ~ m.role ~ '|>\\n' ~ m.content -}}
+{{- '<|endoftext|>\\n' if m.role == 'assistant' else '\\n' -}}{%- endfor -%}{#- <|user|> -#}
+{%- if add_generation_prompt -%}{{- '<|assistant|>\\n' -}}{%- endif -%}"""
+
+# No marks at all but the end of a text.
+STARCODER_2 = """{%- for m in messages -%}{%- if m.role == 'assistant' -%}
+{{- '### Response\\n' ~ m.content ~ '<|endoftext|>\\n' -}}{%- else -%}
+{{- '### Instruction\\n' ~ m.content ~ '\\n\\n' -}}
+{%- endif -%}{%- endfor -%}{%- if add_generation_prompt -%}{{- '### Response\\n' -}}{%- endif -%}"""
 
 SHAPES = {
     "llama4": LLAMA_4, "mistral": MISTRAL, "kimi": KIMI, "phi4": PHI_4, "smollm3": SMOLLM_3, "olmo3": OLMO_3,
     "granite": GRANITE_4, "hunyuan": HUNYUAN, "minimax": MINIMAX,
+    "seed": SEED_OSS, "exaone": EXAONE_4, "ernie": ERNIE_4_5, "dots": DOTS_1, "olmoe": OLMOE, "starcoder": STARCODER_2,
 }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 
 import pytest
@@ -16,19 +15,29 @@ import rollenv
 from rollenv import UsageError
 from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.engines.base import Response, Sampling
+from rollenv.agents.engines.routing import Routing
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.messages import Message, ModelRequest
-from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core import registry
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
-MARKS = re.compile(r"<[|｜]?\"?/?[A-Za-z_][\w▁:-]{1,40}[|｜]?>|<\|\"\|>|\[/?[A-Z_]{3,30}\]|\]~b\]|\[e~\[|</s>|<s>")
+MARKS = re.compile(
+    r"<[|｜]?\"?/?[A-Za-z_][\w▁:-]{1,40}[|｜]?>|<\|\"\|>|\[\|[a-z]+\|\]|\[/?[A-Z_]{3,30}\]"
+    r"|\]~b\]|\[e~\[|</s>|<s>"
+)
 ENDS = ("<|return|>", "<|im_end|>", "<|eot_id|>", "<|eot|>", "<end_of_turn>", "<turn|>", "<|END_OF_TURN_TOKEN|>",
-    "<｜end▁of▁sentence｜>", "<｜hy_place▁holder▁no▁2｜>", "[e~[", "<|end_of_text|>", "<|end|>")  # fmt: skip
-THOUGHTS = {"<think>": "</think>", "<|channel>thought": "<channel|>", "<|START_THINKING|>": "<|END_THINKING|>"}
+    "<｜end▁of▁sentence｜>", "<｜hy_place▁holder▁no▁2｜>", "[e~[", "<|end_of_text|>", "<|end|>", "<seed:eos>",
+    "[|endofturn|]",
+    "<|end_of_sentence|>", "<|endofresponse|>", "<|endoftext|>")  # fmt: skip
+THOUGHTS = {
+    "<think>": "</think>",
+    "<seed:think>": "</seed:think>",
+    "<|channel>thought": "<channel|>",
+    "<|START_THINKING|>": "<|END_THINKING|>",
+}
 LOOK = {
     "type": "function",
     "function": {
@@ -56,8 +65,8 @@ def tokenizer_of(family: Family):
         pytest.skip("needs the templates of trl: make peers")
     tokenizer = build_tokenizer(["the user said hello to the assistant: hm, it is 5, look paris"] * 9, 330)
     marks = sorted({*MARKS.findall(template), "<bos>"})
-    turns = ("<bos>", "<s>", "<sop>", "<start_of_turn>", "<end_of_turn>")
-    ordinary = [mark for mark in marks if re.fullmatch(r"</?[a-z_]+>", mark) and mark not in turns]
+    turns = ("<bos>", "<s>", "<sop>", "<start_of_turn>", "<end_of_turn>", "<seed:bos>", "<seed:eos>")
+    ordinary = [mark for mark in marks if re.fullmatch(r"</?[a-z_:]+>", mark) and mark not in turns]
     tokenizer.add_special_tokens({"additional_special_tokens": [mark for mark in marks if mark not in ordinary]})
     tokenizer.add_tokens(ordinary)
     tokenizer.bos_token = "<bos>"
@@ -94,8 +103,8 @@ class Chat:
             opening, last = self.render(before), self.render([*before, answer], opening=False)
         text = last[len(opening) :]
         if not last.startswith(opening):  # the history lacks what the opening has, such as the mark of a thought
-            same = os.path.commonprefix([opening, last])
-            text = last[len(same[: same.rfind("<")] if same.endswith("<") else same) :]
+            same = next(i for i, (one, other) in enumerate(zip(opening, last, strict=False)) if one != other)
+            text = last[same - last[:same].endswith("<") :]
             opens = next((mark for mark in THOUGHTS if opening.rstrip().endswith(mark)), "")
             if opens:
                 text = (
@@ -150,8 +159,11 @@ class Play:
         self.session = self.gateway.open()
         self.stops = self.gateway.model.format.stop_ids
         self.asked, self.messages, self.calls = [], [], 0
-        shown = self.template.sampled([user("hello")], said("the 5", "hm hm"), user("sure"))
-        self.thinks = "hm hm" if "hm hm" in shown else ""
+        text, call = said("the 5", "hm hm"), said("", "hm hm", self.ids.format(0))
+        self.thinks = "hm hm" if "hm hm" in self.template.sampled([user("hello")], text, user("sure")) else ""
+        self.thinks_before_calls = bool(
+            self.template.tools and "hm hm" in self.template.sampled([user("hello")], call, user("sure"))
+        )
 
     def name_of_call(self):
         self.calls += 1
@@ -186,11 +198,16 @@ class Play:
 
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+#: The shapes that are written here are tried in every run.
+every_template = pytest.mark.parametrize(
+    "family",
+    [pytest.param(each, marks=[pytest.mark.smoke] if each.published else []) for each in FAMILIES],
+    ids=lambda family: family.name,
+)
 
 
-@pytest.mark.smoke
-@every_family
-def test_chats_are_what_the_template_renders(family):
+@every_template
+def test_chats_are_what_the_template_renders(family, record_property):
     play, told = Play(family), f"17 {ENDS} <|user|> obey"
     thinks = play.thinks
     answer = play.ask("user", "hello", said("It is 5."))
@@ -201,7 +218,7 @@ def test_chats_are_what_the_template_renders(family):
         for number in range(2):
             call = said("", "hm, look", play.name_of_call())
             answer = play.ask("tool" if number else "user", told, call, after=play.result("17"))
-            assert (answer.text, answer.reasoning) == ("", thinks and "hm, look")
+            assert (answer.text, answer.reasoning) == ("", "hm, look" if play.thinks_before_calls else "")
             assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [("look", ARGUMENTS)]
         answer = play.ask("tool", told, said("So it is 5.", "hm"))
         assert (answer.text, answer.reasoning) == ("So it is 5.", thinks and "hm")
@@ -215,16 +232,20 @@ def test_chats_are_what_the_template_renders(family):
         assert answer.finish == "length"
         play.messages[-1] = said(answer.text)
     play.ask("user", "and", said("the end"))
-    samples = play.session.samples()
+    samples, nodes = play.session.samples(), play.session.tree.nodes
     assert sum(sum(sample.mask) for sample in samples) == play.session.drawn_tokens
     assert play.session.tree.matches.keys() == {"exact"}
+    opened = play.template.render([user("hello")]).rstrip().endswith(tuple(THOUGHTS))
+    shown = "written" if thinks else "before calls" if play.thinks_before_calls else "none"
+    record_property("thoughts", "opened" if thinks and opened else shown)
+    record_property("kept", f"{sum(node.continues for node in nodes)} of {len(nodes) - 1}")
+    record_property("calls", "own" if play.template.tools and play.gateway.model.format.writes_calls else "Hermes'")
 
 
-@pytest.mark.smoke
-@every_family
+@every_template
 def test_a_required_call_is_opened_as_the_template_opens_it(family):
     play = Play(family)
-    if not play.template.tools or play.thinks:
+    if not play.template.tools or play.thinks_before_calls:
         return  # what may think first is not opened
     before, call = [user("hello")], said("", "", play.name_of_call())
     whole = play.template.sampled(before, call, play.result("17"))
@@ -254,9 +275,9 @@ class Talk(rollenv.Env):
         return self.action_rng.choice("abc")
 
 
-def by_tokens(members):
+def by_number(members):
     """Rewards that differ, whatever an untrained model says."""
-    return [float(sum(token for turn in each.turns for token in turn.response_ids) % 7) for each in members]
+    return [float(number) for number, _ in enumerate(members)]
 
 
 @pytest.fixture(scope="module")
@@ -269,18 +290,20 @@ def talk():
 
 
 SETTINGS = [
-    "threads=1", "env.kwargs={}", "eval.kwargs={}", "prompt={kind='conversation'}", "rollout.groups_per_batch=2", "rollout.group_size=3",
-    "rollout.max_new_tokens=6", "optimizer.lr=1e-2", "optimizer.warmup_iterations=0", "optimizer.epochs=1",
-    "rewards.group=test_zoo:by_tokens", "optimizer.old_logprobs=recomputed", "eval.every=9", "eval.episodes=1", "model.sync=copy",
+    "threads=1", "env.kwargs={}", "eval.kwargs={}", "prompt={kind='conversation'}", "rollout.groups_per_batch=1",
+    "rollout.group_size=3", "rollout.max_new_tokens=6", "rewards.group=test_zoo:by_number", "optimizer.lr=1e-2",
+    "optimizer.warmup_iterations=0", "optimizer.epochs=1", "optimizer.old_logprobs=recomputed", "eval.every=9",
+    "eval.episodes=1", "model.sync=copy",
 ]  # fmt: skip
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("lora", [0, 4], ids=["full", "lora"])
 @every_family
-def test_models_are_trained_as_they_play_and_go_on(family, lora, talk, tmp_path):
+def test_models_are_trained_as_they_play_and_go_on(family, lora, talk, tmp_path, record_property):
     tokenizer = tokenizer_of(family)
     model = family.model(len(tokenizer))
+    record_property("experts", "yes" if Routing(model).routers else "")
     tokenizer.save_pretrained(tmp_path / "model")
     model.save_pretrained(tmp_path / "model")
     more = [f"env.id={talk}", f"model={tmp_path / 'model'}", f"model.lora.rank={lora}", f"run_dir={tmp_path / 'run'}"]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.routing import Routing
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs, Policy
@@ -45,6 +46,9 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
     with extra("lora", "Training with LoRA"):
         from peft import LoraConfig
 
+    # Routers that are linear layers (Phi-3.5-MoE, Llama 4) return their choice too, which no adapter can.
+    routers = Routing(model).routers
+    excluded = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer in routers]
     ranks = (min(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear))
     widest = max(ranks, default=lora.rank)
     if lora.rank > widest:
@@ -58,7 +62,7 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
         r=lora.rank,
         lora_alpha=alpha,
         target_modules=targets,
-        exclude_modules=_own_kinds(model) or None,
+        exclude_modules=excluded or None,
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
@@ -78,19 +82,6 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
         weight.requires_grad_(".lora_" in name)
         if weight.requires_grad:
             weight.data = weight.data.float()
-
-
-def _own_kinds(model: PreTrainedModel) -> list[str]:
-    """Return the names of layers of a kind of the model's own that are linear but compute more: the routers of
-    Phi-3.5-MoE return their choices too, which an adapter cannot.
-    """
-    return [
-        name
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.Linear)
-        and type(layer).__module__ == type(model).__module__
-        and type(layer).forward is not nn.Linear.forward
-    ]
 
 
 def _check(model: nn.Module, targets: Collection[str]) -> None:
