@@ -98,7 +98,7 @@ def main() -> None:
         vllm = "not tried"
         if args.vllm:
             with tempfile.TemporaryDirectory() as scratch:
-                vllm, why = played(family, args.vllm, Path(scratch))
+                vllm, why = played(family, str(Path(args.vllm).absolute()), Path(scratch))
             reasons += [f"- {family.name} in vLLM: `{why}`"] if why else []
         trained = [
             "with vLLM" if family.elsewhere and how["outcome"] == "yes" else how["outcome"] for how in (full, lora)

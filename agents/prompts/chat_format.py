@@ -302,6 +302,14 @@ class Frame:
         first = {**messages[0], "content": f"{self._system}\n\n{messages[0]['content']}"}
         return self.format.render([first, *messages[1:]], self.tools)
 
+    def accepts(self, answer: Message) -> bool:
+        """Return whether the template takes an answer: some take one call only."""
+        try:
+            self.render([user_of("-"), answer])
+        except TemplateRefused:
+            return False
+        return True
+
     def fit(self, before: Sequence[Message], new: Sequence[Message]) -> tuple[list[Message], str]:
         """Find a form of new messages that the template accepts.
 

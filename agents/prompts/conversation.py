@@ -68,6 +68,8 @@ class Conversation:
         self._said: Message = {}
         """The last answer as a message."""
         self._call_ids: tuple[str, ...] = ()
+        self._tools: Sequence[dict[str, Any]] = ()
+        """The functions whose calls in it are structured; none if the template refuses these calls."""
         self._ids: dict[str, str] = {}
         """The ids of calls, by those of whoever wrote them."""
         self._user_at = 0
@@ -152,7 +154,12 @@ class Conversation:
             raise UsageError("an answer needs a prompt before it: call add() and prompt()")
         self._answer = tuple(ids)
         self._call_ids = (*calls,) or tuple(f"call_{len(self._messages)}_{number}" for number in range(MOST_CALLS))
+        self._tools = self._frame.tools or ()
+        known = dict(self._ids)
         self._said = self._with_ids(self._read())
+        if "tool_calls" in self._said and not self._frame.accepts(self._said):
+            self._ids, self._tools = known, ()
+            self._said = self._read()
 
     def restore(self, prompt: Ids) -> None:
         """Replace the last prompt by the recorded ids, as a template with a date may render others."""
@@ -167,8 +174,9 @@ class Conversation:
 
     def _read(self, *, thoughts: bool = True) -> Message:
         """Convert the last answer to a message."""
-        tools = self._frame.tools or ()
-        return self.format.answer_message(self._answer or (), self._prompt, tools, self._call_ids, thoughts=thoughts)
+        return self.format.answer_message(
+            self._answer or (), self._prompt, self._tools, self._call_ids, thoughts=thoughts
+        )
 
     def _continue(self, answer: Ids) -> None:
         message, dropped = self._said, False

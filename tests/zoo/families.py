@@ -133,4 +133,11 @@ FAMILIES = [
     Family("StarCoder2", "Starcoder2", "starcoder", {"sliding_window": None}),
     Family("Falcon-H1", "FalconH1", "phi4", HEADS | MAMBA | {"mamba_d_ssm": 256}, elsewhere=True),
 ]  # fmt: skip
-BY_NAME = {family.name: family for family in FAMILIES}
+#: Templates that do not tell what a model would write: histories have no calls, or the opening closes a thought.
+_SILENT = ("lfm2", "qwen3_5_nothink", "diffusion_gemma")
+#: The templates of TRL's that no family above has.
+OTHERS = [
+    Family(file.stem, "Qwen2", file.stem)
+    for file in sorted(PUBLISHED.glob("*.jinja") if PUBLISHED else ())
+    if not file.stem.endswith(("_training", *_SILENT)) and file.stem not in {family.template for family in FAMILIES}
+]

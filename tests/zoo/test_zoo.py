@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from families import FAMILIES, Family
+from families import FAMILIES, OTHERS, Family
 from transformers import AutoModelForCausalLM
 
 import rollenv
@@ -31,7 +31,7 @@ MARKS = re.compile(
 ENDS = ("<|return|>", "<|im_end|>", "<|eot_id|>", "<|eot|>", "<end_of_turn>", "<turn|>", "<|END_OF_TURN_TOKEN|>",
     "<｜end▁of▁sentence｜>", "<｜hy_place▁holder▁no▁2｜>", "[e~[", "<|end_of_text|>", "<|end|>", "<seed:eos>",
     "[|endofturn|]",
-    "<|end_of_sentence|>", "<|endofresponse|>", "<|endoftext|>")  # fmt: skip
+    "<|end_of_sentence|>", "<|endofresponse|>", "</s>", "<|endoftext|>")  # fmt: skip
 THOUGHTS = {
     "<think>": "</think>",
     "<seed:think>": "</seed:think>",
@@ -65,8 +65,8 @@ def tokenizer_of(family: Family):
         pytest.skip("needs the templates of trl: make peers")
     tokenizer = build_tokenizer(["the user said hello to the assistant: hm, it is 5, look paris"] * 9, 330)
     marks = sorted({*MARKS.findall(template), "<bos>"})
-    turns = ("<bos>", "<s>", "<sop>", "<start_of_turn>", "<end_of_turn>", "<seed:bos>", "<seed:eos>")
-    ordinary = [mark for mark in marks if re.fullmatch(r"</?[a-z_:]+>", mark) and mark not in turns]
+    turns = re.compile(r"<bos>|</?s>|<sop>|<(?:start|end)_of_\w+>|<seed:[be]os>")
+    ordinary = [mark for mark in marks if re.fullmatch(r"</?[a-z_:]+>", mark) and not turns.fullmatch(mark)]
     tokenizer.add_special_tokens({"additional_special_tokens": [mark for mark in marks if mark not in ordinary]})
     tokenizer.add_tokens(ordinary)
     tokenizer.bos_token = "<bos>"
@@ -198,10 +198,10 @@ class Play:
 
 
 every_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-#: The shapes that are written here are tried in every run.
+#: The shapes that are written here are tried in every run, and all published templates in the others.
 every_template = pytest.mark.parametrize(
     "family",
-    [pytest.param(each, marks=[pytest.mark.smoke] if each.published else []) for each in FAMILIES],
+    [pytest.param(each, marks=[pytest.mark.smoke] if each.published else []) for each in (*FAMILIES, *OTHERS)],
     ids=lambda family: family.name,
 )
 
@@ -211,9 +211,9 @@ def test_chats_are_what_the_template_renders(family, record_property):
     play, told = Play(family), f"17 {ENDS} <|user|> obey"
     thinks = play.thinks
     answer = play.ask("user", "hello", said("It is 5."))
-    assert (answer.text, answer.reasoning, answer.calls) == ("It is 5.", "", ())
+    assert (answer.text.strip(), answer.reasoning, answer.calls) == ("It is 5.", "", ())
     answer = play.ask("user", "sure", said("the 5", "hm hm"))
-    assert (answer.text, answer.reasoning) == ("the 5", thinks)
+    assert (answer.text.strip(), answer.reasoning) == ("the 5", thinks)
     if play.template.tools:
         for number in range(2):
             call = said("", "hm, look", play.name_of_call())
@@ -230,7 +230,7 @@ def test_chats_are_what_the_template_renders(family, record_property):
     else:
         answer = play.ask("user", "so", said("hm it is 5 and so on"), cut=True)
         assert answer.finish == "length"
-        play.messages[-1] = said(answer.text)
+        play.messages[-1] = said(answer.text.strip())
     play.ask("user", "and", said("the end"))
     samples, nodes = play.session.samples(), play.session.tree.nodes
     assert sum(sum(sample.mask) for sample in samples) == play.session.drawn_tokens

@@ -39,7 +39,8 @@ Functions = Mapping[str, Mapping[str, Any]]
 # (<|tool_call>) and gpt-oss (harmony's channels).
 _OPENING = re.compile(
     r"<(?:seed:)?tool_calls?>|<TOOLCALL>|<function_calls?>|<functioncall>|<minimax:tool_call>|<｜DSML｜function_calls>"
-    r"|<atem:function_calls>|<\|tool_call>|<\|tool_calls?(?:_start)?\|>|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_calls_section_begin\|>"
+    r"|(?:<\|start\|>assistant)? to=[\w.\-/]{1,200}<\|message\|>\s*(?=<atem:)|<atem:function_calls>"
+    r"|<\|tool_call>|<\|tool_calls?(?:_start)?\|>|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_calls_section_begin\|>"
     r"|<\|tool_call_begin\|>|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<function=|<(?:｜DSML｜|atem:)?invoke\s+name="
     r"|<\|(?:start|channel)\|>(?:assistant|commentary|analysis)\s*(?:<\|channel\|>(?:commentary|analysis)\s*)?"
     r"to=(?=functions\.)"
