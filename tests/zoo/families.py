@@ -39,6 +39,7 @@ GEMMA_4 = HEADS | TIED | {
     "global_head_dim": 64, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1024,
     "num_kv_shared_layers": 0, "sliding_window": 4096,
 }  # fmt: skip
+ROTATED = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4]}}
 EYES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
 
 
@@ -54,15 +55,16 @@ class Family:
     size: dict[str, Any] = field(default_factory=dict)
     elsewhere: bool = False
     """Whether only other engines play it: the local one has no cache for its layers."""
-    sees: bool = False
-    """Whether the text model is a part of one that also sees."""
+    eyes: dict[str, Any] = field(default_factory=dict)
+    """The size of the part that sees, if the text model is a part of one that does."""
 
     def model(self, vocabulary: int) -> transformers.PreTrainedModel:
         torch.manual_seed(0)
         size = {**SIZE, "vocab_size": vocabulary, **self.size}
-        given = {"text_config": size, "vision_config": EYES} if self.sees else size
+        given = {"text_config": size, "vision_config": self.eyes} if self.eyes else size
         config = getattr(transformers, f"{self.kind}Config")(**given)
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        kind = transformers.AutoModelForImageTextToText if self.eyes else transformers.AutoModelForCausalLM
+        return kind.from_config(config, dtype=torch.float32)
 
     @property
     def published(self) -> bool:
@@ -122,7 +124,12 @@ FAMILIES = [
     Family("MiniMax-Text", "MiniMax", "minimax",
         HEADS | EXPERTS | {"layer_types": ["linear_attention", "full_attention"]}, elsewhere=True),
     Family("Gemma 3, with pictures", "Gemma3", "gemma3",
-        HEADS | TIED | {"query_pre_attn_scalar": 32, "sliding_window": 4096}, sees=True),
+        HEADS | TIED | {"query_pre_attn_scalar": 32, "sliding_window": 4096}, eyes=EYES),
+    Family("Mistral Small 3.2", "Mistral3", "mistral", HEADS | {"model_type": "mistral", "sliding_window": None},
+        eyes=EYES | {"model_type": "pixtral", "patch_size": 14, "head_dim": 8}),
+    Family("Qwen3-VL", "Qwen3VL", "qwen3_vl", HEADS | ROTATED,
+        eyes={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 128,
+              "deepstack_visual_indexes": [0]}),
     # Not asked for, tried afterwards.
     Family("EXAONE 4", "Exaone4", "exaone", HEADS | {"sliding_window": 4096}),
     Family("Seed-OSS", "SeedOss", "seed", HEADS),

@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 from families import FAMILIES, OTHERS, Family
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 import rollenv
 from rollenv import UsageError
@@ -325,7 +325,8 @@ def test_models_are_trained_as_they_play_and_go_on(family, lora, talk, tmp_path,
         assert row["logprob_drift_max"] < 1e-4
         assert row["grad_norm"] > 1e-4
         assert row["entropy"] > 0.5
-    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoints" / "step-000002").eval()
+    kind = AutoModelForImageTextToText if family.eyes else AutoModelForCausalLM
+    saved = kind.from_pretrained(tmp_path / "run" / "checkpoints" / "step-000002").eval()
     ids = torch.randint(0, len(tokenizer), (1, 24), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         its, ours, begun = (each(input_ids=ids, use_cache=False).logits for each in (saved, player, model.eval()))

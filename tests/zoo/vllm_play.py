@@ -9,9 +9,9 @@ import random
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from rollenv.agents.engines.base import Sampling
+from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.vllm import VLLMAgent
 
@@ -25,7 +25,7 @@ def main(folder: str, *more: str) -> None:
     agent = VLLMAgent.load(folder, StepPrompt("{state}", chat=False), sampling, **options)
     response = asyncio.run(agent.engine.generate(ASKED, sampling, random.Random(0)))
     agent.close()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = LocalAgent.load(folder, plays=False).model.eval()
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*ASKED, *response.ids]])).logits[0]
     its = logits.log_softmax(-1)[len(ASKED) - 1 : -1].gather(1, torch.tensor(response.ids)[:, None])[:, 0]
