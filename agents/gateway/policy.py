@@ -25,7 +25,7 @@ from rollenv.agents.prompts.template import TemplateRefused
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, thoughts_in
 from rollenv.core.tools.call_readers import written_arguments
-from rollenv.core.tools.calls import call_instructions, find_calls, write_calls
+from rollenv.core.tools.calls import call_instructions, find_calls
 
 #: Maximum number of cached conversations of a session; others are rebuilt from the tree.
 _KEPT = 32
@@ -188,23 +188,13 @@ class PolicyModel:
             return self.format.answer_message(node.answer_ids, prompt, tools, calls)
         if message.role == "tool":
             return self.format.result_message(message.text, message.call_id)
-        text = message.text
-        shown = self._with_calls(message)
-        if message.calls and shown is None:
-            text = "\n".join(filter(None, (text, *map(_call_text, message.calls))))
-        shown = shown or self.format.message(message.role, text)
+        shown = self.format.message(message.role, message.text)
+        if message.calls:
+            written = [(call.id, call.name, _arguments(call)) for call in message.calls]
+            shown = self.format.call_message(message.text, written)
         if message.reasoning and self.format.thought_key:
             shown[self.format.thought_key] = self.format.message("assistant", message.reasoning)["content"]
         return shown
-
-    def _with_calls(self, message: Message) -> dict[str, Any] | None:
-        """Convert a message with calls for a template that writes calls; None if the arguments are no objects."""
-        if not message.calls or not self.format.writes_calls:
-            return None
-        calls = [(call.id, call.name, _arguments(call)) for call in message.calls]
-        if any(arguments is None for _, _, arguments in calls):
-            return None
-        return self.format.call_message(message.text, calls)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -268,17 +258,10 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Fun
     return around, calls
 
 
-def _arguments(call: FunctionCall) -> dict[str, Any] | None:
-    """Return a call's arguments; None if they are no JSON object."""
+def _arguments(call: FunctionCall) -> dict[str, Any] | str:
+    """Return a call's arguments; as written if they are no JSON object."""
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
-        return None
-    return arguments if isinstance(arguments, dict) else None
-
-
-def _call_text(call: FunctionCall) -> str:
-    arguments = _arguments(call)
-    if arguments is None:
-        return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'
-    return write_calls([(call.name, arguments)])
+        return call.arguments
+    return arguments if isinstance(arguments, dict) else call.arguments

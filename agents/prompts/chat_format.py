@@ -235,7 +235,7 @@ class ChatFormat(ChatTemplate):
         return ids[skip:]
 
     def call_message(self, text: str, calls: Sequence[tuple[str, str, Any]]) -> Message:
-        """Build an assistant's message with calls.
+        """Build an assistant's message with calls; as text if the template writes none, or their arguments are no objects.
 
         Args:
             calls: their ids, names and arguments.
@@ -248,7 +248,9 @@ class ChatFormat(ChatTemplate):
                 return {hidden(key): hidden(each) for key, each in value.items()}
             return [hidden(each) for each in value] if isinstance(value, list) else value
 
-        return {**self.message("assistant", text), "tool_calls": tool_calls_of([hidden([*call]) for call in calls])}
+        message = {**self.message("assistant", text), "tool_calls": tool_calls_of([hidden([*call]) for call in calls])}
+        objects = all(isinstance(arguments, dict) for _, _, arguments in calls)
+        return message if objects and self.writes_calls else _with_calls_as_text(message)
 
     def result_message(self, text: str, call: str) -> Message:
         """Build the message with the result of a call.
@@ -400,6 +402,13 @@ def _forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
 
 
 def _with_calls_as_text(message: Message) -> Message:
-    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    """Write the calls of a message in Hermes' form; arguments that are no object stay as they are."""
+    written = []
+    for call in message.get("tool_calls", ()):
+        name, arguments = call["function"].values()
+        if isinstance(arguments, dict):
+            written.append(write_calls([(name, arguments)]))
+        else:
+            written.append(f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>')
     others = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**others, "content": "\n".join(filter(None, (message["content"], write_calls(calls) if calls else "")))}
+    return {**others, "content": "\n".join(filter(None, (message["content"], *written)))}
