@@ -80,7 +80,8 @@ def played(family: Family, python: str, folder: Path) -> tuple[str, str]:
         result = json.loads(line[1])
         return ("yes", "") if result["worst"] < 1e-3 else ("no", f"log-probabilities differ by {result['worst']}")
     errors = [line for line in (run.stdout + run.stderr).splitlines() if re.search(r"(Error|Exception)\b.*: ", line)]
-    return "no", " ".join((errors or ["it ended without a result"])[-1].split())[:300]
+    reason = " ".join((errors or ["it ended without a result"])[-1].split())
+    return "no", re.sub(r"^.*? with \{.*?\}: |^\[rank0\]: ", "", reason)[:200]
 
 
 def main() -> None:

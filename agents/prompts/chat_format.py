@@ -336,7 +336,7 @@ class Frame:
         given = answer_of()
         if answer and (calls := answer.get("tool_calls")):
             *others, last = ((call["id"], *call["function"].values()) for call in calls)
-            given["content"], given["tool_calls"] = "", tool_calls_of([*others, (*last[:2], {"a": ANSWER})])
+            given = {**answer, "content": "", "tool_calls": tool_calls_of([*others, (*last[:2], {"a": ANSWER})])}
         form, text = self.fit([user_of(QUESTION), given], new)
         before, _, tail = text.rpartition(ANSWER)
         if not self._opens_as(before):  # its date may have changed since it was rendered

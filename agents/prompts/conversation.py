@@ -188,7 +188,7 @@ class Conversation:
         new, tail, unchanged = frame.after_answer(self._pending, message)
         joint, agrees = self._joint(answer, tail)
         shown = squash(said) if self.append_only else self._shown(frame, message, new, said, tail) if agrees else None
-        if shown is not None and unchanged and not dropped:
+        if shown is not None and (unchanged or self.append_only) and not dropped:
             self.continued = len(self._prompt) + len(answer)
             self._prompt = (*self._prompt, *answer, *joint)
             self._since_user += [shown, squash(tail)]
