@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.agents.base import Agent, EnvHandle, OwnsEngine
 from rollenv.agents.engines.base import Sampling
@@ -25,7 +25,7 @@ from rollenv.hub import loading, only_adapter
 with extra("train", "Running a model"):
     import torch
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     from rollenv.agents.engines.local import LocalEngine, generation_stops, longest_context
 
@@ -95,7 +95,7 @@ class LocalAgent(OwnsEngine, Agent):
         drawing = sampling or saved
         how = loading(path)
         try:
-            model = AutoModelForCausalLM.from_pretrained(path, dtype="auto", **how)
+            model = text_model("from_pretrained", path, dtype="auto", **how)
             tokenizer = AutoTokenizer.from_pretrained(path, **how)
         except (OSError, ValueError, SafetensorError) as error:
             raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
@@ -185,3 +185,16 @@ class LocalAgent(OwnsEngine, Agent):
     def opens_thought(self, prompt: tuple[int, ...]) -> bool:
         """Return whether the prompt ends inside a thought."""
         return self._response_text.opens_thought(prompt)
+
+
+def text_model(make: Literal["from_pretrained", "from_config"], given: Any, **how: Any) -> PreTrainedModel:
+    """Load or create a causal language model, or one that also sees, whose text is used (Mistral Small, Qwen3-VL)."""
+    try:
+        return getattr(AutoModelForCausalLM, make)(given, **how)
+    except ValueError as error:
+        if "Unrecognized configuration class" not in str(error):
+            raise
+        try:
+            return getattr(AutoModelForImageTextToText, make)(given, **how)
+        except ValueError:
+            raise error from None

@@ -171,10 +171,11 @@ def update_of(
 def shape_of(settings: Any) -> Shape:
     """Compute the shape of a model from its Hugging Face configuration, without allocating its weights."""
     import torch
-    from transformers import AutoModelForCausalLM
+
+    from rollenv.agents.local import text_model
 
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(settings)
+        model = text_model("from_config", settings)
     text = settings.get_text_config()
     heads = text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // heads

@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 
 from rollenv.agents.engines.local import check_layers
 from rollenv.agents.engines.routing import Routing
+from rollenv.agents.local import text_model
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.trainers.config import TrainConfig
@@ -53,7 +54,7 @@ def preflight(config: TrainConfig) -> None:
         settings = AutoConfig.from_pretrained(path, local_files_only=True)
         if router or replayed:
             with torch.device("meta"):
-                model = AutoModelForCausalLM.from_config(settings)
+                model = text_model("from_config", settings)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
     if config.player.kind == "local":

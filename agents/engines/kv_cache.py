@@ -197,8 +197,11 @@ class BatchCache:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """Keys and values of every layer, each of shape (rows, heads, length + 1, head size), and the experts."""
-        return [tensor for layer in self._layers for tensor in (layer.keys, layer.values)]
+        """Keys and values of every layer, each of shape (rows, heads, length + 1, head size), and the experts.
+
+        Layers that read those of others (Gemma 4) have none.
+        """
+        return [tensor for layer in self._layers if layer.is_initialized for tensor in (layer.keys, layer.values)]
 
     @property
     def routers(self) -> int:

@@ -18,18 +18,18 @@ from rollenv.agents.engines.base import Engine, Response, Sampling
 from rollenv.agents.gateway.messages import Finish, FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
 from rollenv.agents.gateway.session import GatewaySession, SampledAnswer
 from rollenv.agents.gateway.tree import CallNode, Ids, Position
-from rollenv.agents.prompts.chat_format import ChatFormat, TemplateRefused
+from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
+from rollenv.agents.prompts.template import TemplateRefused
 from rollenv.core.errors import UsageError
-from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts
+from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, thoughts_in
 from rollenv.core.tools.call_readers import written_arguments
-from rollenv.core.tools.calls import call_instructions, find_calls, write_calls
+from rollenv.core.tools.calls import call_instructions, find_calls
 
 #: Maximum number of cached conversations of a session; others are rebuilt from the tree.
 _KEPT = 32
 _CALL_NAME = re.compile(r'"(?:name|tool_name|function_name)"\s*:\s*"([^"\\]{1,200})"')
-_MARKS = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.values()))))
 
 
 class PolicyModel:
@@ -81,7 +81,7 @@ class PolicyModel:
             completion_tokens=len(response.ids),
             created=int(began),
         )
-        chat.answer((*opening, *response.ids))
+        chat.answer((*opening, *response.ids), [call.id for call in answer.calls])
         tokens = {
             "continues": start > 0,
             "tail": prompt[start:],
@@ -158,7 +158,7 @@ class PolicyModel:
             chat = Conversation(self.format, "\n\n".join(system) or None, schemas or None)
         except UsageError:  # the template does not support tools
             chat = Conversation(self.format, "\n\n".join([*system, call_instructions(schemas, "hermes")]))
-        chat.extend([self._message(message, node) for message, node in messages[first:]])
+        chat.extend([self._message(message, node, schemas) for message, node in messages[first:]])
         return chat
 
     def _after_answer(self, session: GatewaySession, node: CallNode) -> Conversation:
@@ -175,32 +175,26 @@ class PolicyModel:
                 chat.prompt()
                 prompt = tree.prompt_ids(each)
                 chat.restore(prompt[: len(prompt) - each.opening])
-                chat.answer(each.answer_ids)
+                chat.answer(each.answer_ids, [call.id for call in each.answer.calls])
             self._keep(session, node, chat)
         return chat.fork()
 
-    def _message(self, message: Message, node: CallNode | None = None) -> dict[str, Any]:
+    def _message(
+        self, message: Message, node: CallNode | None = None, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, Any]:
         """Convert a message for the template. An answer of a node is shown as it was sampled."""
         if node is not None:
-            return self.format.answer_message(node.answer_ids, node.tail[: len(node.tail) - node.opening])
-        text = message.text
-        shown = self._with_calls(message)
-        if message.calls and shown is None:
-            text = "\n".join(filter(None, (text, *map(_call_text, message.calls))))
-        role = "user" if message.role == "tool" and not self.format.has_tool_role else message.role
-        shown = shown or self.format.message(role, text)
+            prompt, calls = node.tail[: len(node.tail) - node.opening], (call.id for call in node.answer.calls)
+            return self.format.answer_message(node.answer_ids, prompt, tools, calls)
+        if message.role == "tool":
+            return self.format.result_message(message.text, message.call_id)
+        shown = self.format.message(message.role, message.text)
+        if message.calls:
+            written = [(call.id, call.name, _arguments(call)) for call in message.calls]
+            shown = self.format.call_message(message.text, written)
         if message.reasoning and self.format.thought_key:
             shown[self.format.thought_key] = self.format.message("assistant", message.reasoning)["content"]
         return shown
-
-    def _with_calls(self, message: Message) -> dict[str, Any] | None:
-        """Convert a message with calls for a template that writes calls; None if the arguments are no objects."""
-        if not message.calls or not self.format.writes_calls:
-            return None
-        calls = [(call.id, call.name, _arguments(call)) for call in message.calls]
-        if any(arguments is None for _, _, arguments in calls):
-            return None
-        return self.format.call_message(message.text, calls)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -231,11 +225,8 @@ class PolicyModel:
         stop_text = min((stop for stop in request.stop if stop in sampled), key=sampled.find, default="")
         if stop_text:
             whole, finish = whole[: len(whole) - len(sampled) + sampled.find(stop_text)], "stop_text"
-        text, _ = after_thoughts(whole, self.text.opens_thought(prompt))
-        reasoning = ""
-        if text != whole:
-            thought = whole[: whole.rfind(text)] if text else whole
-            reasoning = _MARKS.sub("", thought).strip()
+        opened = self.text.opens_thought(prompt)
+        text, reasoning = after_thoughts(whole, opened)[0], thoughts_in(whole, opened)
         calls: list[FunctionCall] = []
         if request.tools:
             text, calls = _calls(text, request.tools)
@@ -267,17 +258,10 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Fun
     return around, calls
 
 
-def _arguments(call: FunctionCall) -> dict[str, Any] | None:
-    """Return a call's arguments; None if they are no JSON object."""
+def _arguments(call: FunctionCall) -> dict[str, Any] | str:
+    """Return a call's arguments; as written if they are no JSON object."""
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
-        return None
-    return arguments if isinstance(arguments, dict) else None
-
-
-def _call_text(call: FunctionCall) -> str:
-    arguments = _arguments(call)
-    if arguments is None:
-        return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'
-    return write_calls([(call.name, arguments)])
+        return call.arguments
+    return arguments if isinstance(arguments, dict) else call.arguments

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import re
 import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.step import Examples, as_chat, unasked
+from rollenv.agents.prompts.template import (
+    ANSWER,
+    CLOSE,
+    HIDDEN,
+    NAME,
+    OPEN,
+    QUESTION,
+    ChatTemplate,
+    Message,
+    TemplateRefused,
+    answer_of,
+    squash,
+    tool_calls_of,
+    user_of,
+)
 from rollenv.core.errors import UsageError
-from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, split_thought, well_formed
-from rollenv.core.tools.calls import write_calls
+from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, opening_thought, split_thought, well_formed
+from rollenv.core.tools.calls import find_calls, write_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-#: ``role`` and ``content``; answers also have the key by which the template reads thoughts, and ``tool_calls``.
-Message = dict[str, Any]
-
-#: The keys by which templates read the thought of an answer.
-_THOUGHT_KEYS = ("reasoning_content", "thinking", "reasoning")
-
-#: Private-use characters that enclose text which a template must not interpret. In texts they are escaped too.
-_OPEN, _CLOSE = "\ue000", "\ue001"
-_HIDDEN = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
-_ANSWER, _QUESTION = f"{_OPEN}answer{_CLOSE}", f"{_OPEN}question{_CLOSE}"
 
 #: Maximum number of cached frames (system prompt and tools).
 _REMEMBERED = 64
@@ -36,11 +41,7 @@ _REMEMBERED = 64
 _KINDS = 1024
 
 
-class TemplateRefused(UsageError):
-    """A chat template raised an exception for the messages."""
-
-
-class ChatFormat:
+class ChatFormat(ChatTemplate):
     """A tokenizer's chat template with the encoding of texts.
 
     Only the template may insert tokens that mark turns: if a text contains one (``<|im_end|>`` in a web page), its
@@ -51,18 +52,13 @@ class ChatFormat:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, **template_args: Any):
-        if not tokenizer.chat_template:
-            raise UsageError(
-                "the tokenizer has no chat template; set tokenizer.chat_template, or use StepPrompt(chat=False)"
-            )
-        self.tokenizer, self.template_args = tokenizer, template_args
+        super().__init__(tokenizer, **template_args)
         self._lock = threading.Lock()
         self._frames: dict[tuple[str | None, str], Frame] = {}
-        self._words: list[str] = []
-        self._literals = [_OPEN]
-        self._anything = self._in_answers = re.compile(_OPEN)
-        self._anchor, self._anchor_ids = "", 0
-        self._examine()
+        strip = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.rstrip}
+        anchors = (t for t in [tokenizer.eos_token, *self._literals[1:]] if t and t not in strip)
+        alone = (t for t in anchors if len(tokenizer.encode(t, add_special_tokens=False)) == 1)
+        self._anchor = next(alone, "")
 
     @staticmethod
     def of(tokenizer: PreTrainedTokenizerBase, **template_args: Any) -> ChatFormat:
@@ -112,24 +108,47 @@ class ChatFormat:
             role: "system", "user", "assistant" or "tool".
         """
         if role == "assistant":
-            return self._answer_message(self._hide(self._in_answers, well_formed(text)), "")
+            return self._message_with_thought(self._hide(self._in_answers, well_formed(text)), "")
         return {"role": role, "content": self._hide(self._anything, well_formed(text))}
 
-    def answer_message(self, ids: Ids, prompt: Ids = ()) -> Message:
+    def answer_message(
+        self,
+        ids: Ids,
+        prompt: Ids = (),
+        tools: Sequence[Mapping[str, Any]] = (),
+        call_ids: Iterable[str] = (),
+        *,
+        thoughts: bool = True,
+    ) -> Message:
         """Convert a response to a message, with its thought under the key by which the template reads thoughts.
 
         Args:
             prompt: the prompt of the response, or its end, which may have opened the thought.
+            tools: the functions that the template describes, whose calls go into ``tool_calls``; others stay text.
+            call_ids: names of the calls.
+            thoughts: False to leave the thought out.
         """
-        return self._answer_message(self.said(ids), self.opened_thought(prompt))
+        said, opened = self.said(ids), self.opened_thought(prompt)
+        message = self._channel_message(said) if self.header else self._message_with_thought(said, opened)
+        answer, unfinished = after_thoughts(said, bool(opened))
+        if not thoughts:
+            message = {"role": "assistant", "content": message["content"] if self.header else answer}
+        if not tools or not self.writes_calls or unfinished:
+            return message
+        content = message["content"]
+        calls, text = find_calls(said if self.header else content, schemas=tools)
+        if not calls or any(call.problem for call in calls):
+            return message
+        text = "" if self.header else content[: opening_thought(content)] + text  # a call is such a template's message
+        names = itertools.chain(call_ids, map("call_{}".format, itertools.count()))
+        written = [(name, call.name, call.arguments) for name, call in zip(names, calls, strict=False)]
+        return {**message, "content": text, "tool_calls": tool_calls_of(written)}
 
-    def _answer_message(self, said: str, opened: str) -> Message:
-        if self.header:
-            return self._channel_message(said)
+    def _message_with_thought(self, said: str, opened: str) -> Message:
         thought = split_thought(said, opened)
         if thought is not None and self.thought_key:
             return {"role": "assistant", "content": thought.answer, self.thought_key: thought.text}
-        if thought is not None and thought.closed:
+        if thought is not None:
             said = opened + said if self._shows_thoughts else thought.answer
         return {"role": "assistant", "content": said}
 
@@ -143,15 +162,6 @@ class ChatFormat:
             if not found and message["content"] == message[self.thought_key]:
                 message["content"] = ""
         return message
-
-    def without_thought(self, ids: Ids, prompt: Ids) -> tuple[Message, bool]:
-        """Convert a response to a message without thoughts; also return whether it had any."""
-        said, opened = self.said(ids), self.opened_thought(prompt)
-        if self.header:
-            message = self._channel_message(said)
-            return {"role": "assistant", "content": message["content"]}, bool(message.get(self.thought_key))
-        answer = after_thoughts(said, bool(opened))[0]
-        return {"role": "assistant", "content": answer}, answer != said
 
     def opened_thought(self, prompt: Ids) -> str:
         """Return the mark with which the end of a prompt opens a thought; empty if it opens none."""
@@ -172,11 +182,11 @@ class ChatFormat:
         return "".join([*parts, self._hide(self._in_answers, self.decode(run))])
 
     def _hide(self, what: re.Pattern[str], text: str) -> str:
-        return what.sub(lambda m: f"{_OPEN}{self._literals.index(m[0])}{_CLOSE}", text)
+        return what.sub(lambda m: f"{OPEN}{self._literals.index(m[0])}{CLOSE}", text)
 
     def reveal(self, text: str) -> str:
         """Return the original text of an escaped one."""
-        return _HIDDEN.sub(lambda m: self._literals[int(m[1])], text)
+        return HIDDEN.sub(lambda m: self._literals[int(m[1])], text)
 
     def without_stop(self, ids: Ids) -> Ids:
         """Return a response without its stop token."""
@@ -207,7 +217,7 @@ class ChatFormat:
     def _pieces(self, text: str) -> Iterator[str]:
         """Split the text inside and after every escaped literal, so that none becomes a special token."""
         piece, done = "", 0
-        for hidden in _HIDDEN.finditer(text):
+        for hidden in HIDDEN.finditer(text):
             literal = self._literals[int(hidden[1])]
             piece += text[done : hidden.start()]
             while literal and (match := self._anything.search(literal)):
@@ -220,126 +230,13 @@ class ChatFormat:
     def _encode(self, text: str, anchored: bool) -> list[int]:
         if not text:
             return []
-        skip = self._anchor_ids if anchored else 0
+        skip = int(bool(self._anchor and anchored))
         with self._lock:  # tokenizers have mutable settings that change with every call
             ids: list[int] = self.tokenizer.encode((self._anchor if skip else "") + text, add_special_tokens=False)
         return ids[skip:]
 
-    def render(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, *, opening: bool = True
-    ) -> str:
-        """Render messages, followed by the opening of the assistant's next turn.
-
-        Args:
-            opening: False to leave out the opening.
-
-        Raises:
-            TemplateRefused: the template raised an error.
-        """
-        given: list[dict[str, Any]] = list(messages)
-        if self._in_parts:
-            given = [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages]
-        try:
-            text = self.tokenizer.apply_chat_template(
-                given, tools=tools, tokenize=False, add_generation_prompt=opening, **self.template_args
-            )
-        except Exception as error:  # templates may raise any exception: jinja2's, TypeError, KeyError
-            roles = ", ".join(m["role"] for m in messages)
-            raise TemplateRefused(f"the chat template refuses messages of the roles {roles}: {error}") from error
-        return str(text)
-
-    def _examine(self) -> None:
-        """Detect the template's features and the tokens that mark turns."""
-        source = str(self.tokenizer.chat_template)
-        added = {i: str(token) for i, token in self.tokenizer.added_tokens_decoder.items()}
-        special = {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-        question, answered = _user(_QUESTION), {"role": "assistant", "content": _ANSWER}
-        shown, refused = "", None
-        for self._in_parts in (False, True):
-            try:
-                shown = self.render([question, answered, question])
-            except TemplateRefused as error:
-                refused = refused or error
-            if _QUESTION in shown and _ANSWER in shown:
-                break
-        else:
-            raise refused or UsageError(
-                "the chat template does not show the messages it is given; it cannot be used for chat"
-            )
-        markers = {i: token for i, token in added.items() if token and (i in special or token in shown)}
-        self._set_markers(markers)
-        self.has_system = self._shows([{"role": "system", "content": _ANSWER}, question])
-        result = {"role": "tool", "content": _ANSWER}
-        self.has_tool_role = self._shows([question, {"role": "assistant", "content": "-"}, result])
-        tails = [shown.partition(_ANSWER)[2]]
-        if self.has_tool_role:
-            tails.append(self.render([question, answered, {**result, "content": "-"}]).partition(_ANSWER)[2])
-        self.has_answers_in_a_row = self._shows([question, {"role": "assistant", "content": "-"}, answered, question])
-        self.thought_key = next((key for key in _THOUGHT_KEYS if self._reads(key)), "")
-        self.special = {i: markers[i] for i in markers if i in special}
-        self._marks = _any_of([*self.special.values()] or [_OPEN])
-        thinking = {"role": "assistant", "content": f"<think>\n{_QUESTION}\n</think>\n\n{_ANSWER}"}
-        self._shows_thoughts = "</think>" not in source or self._last(thinking).count(_QUESTION) > 1
-        self._find_header(shown.partition(_ANSWER)[0])
-        self._find_calls()
-        own = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id} - {None}
-        closings = {next((i for i in self.encode(tail, anchored=True) if i in markers), None) for tail in tails}
-        after = set() if self.header else closings - {None}
-        #: The tokens that end a response: the tokenizer's own and the template's after an answer.
-        self.stop_ids = frozenset(own | after)
-        #: Those that the template writes itself: a history has them only where the template writes them.
-        self.written_stop_ids = frozenset(after | {i for i in own if added.get(i, _OPEN) in source})
-        from jinja2 import Environment  # a dependency of rendering
-
-        parts = Environment().lex(source)
-        strings = (value[1:-1] for _, kind, value in parts if kind == "string")
-        self._words = sorted({text for text in strings if text.strip()})
-
-    def _find_header(self, before: str) -> None:
-        """Detect what a model writes itself before its answer, after the opening: the header of a message in a turn of
-        several, whose end is not the end of the turn.
-        """
-        self.header = self._thought_header = ""
-        opening = self.render([_user(_QUESTION)])
-        header = before.removeprefix(opening) if before.startswith(opening) else ""
-        thoughts = {*THOUGHT_MARKS, *THOUGHT_MARKS.values()}
-        if not set(self._marks.findall(header)) - thoughts:
-            return
-        self.header = header
-        if self.thought_key:
-            thinking = {"role": "assistant", "content": "-", self.thought_key: _ANSWER}
-            self._thought_header = self._last(thinking).partition(_ANSWER)[0].removeprefix(opening).lstrip()
-
-    def _find_calls(self) -> None:
-        """Detect how the template writes a call: the text before its name, and from there to its arguments."""
-        self._call_form: tuple[str, str] | None = None
-        schema = {"type": "function", "function": {"name": "f", "description": "-", "parameters": {"type": "object"}}}
-        texts = []
-        try:
-            opening = self.render([_user(_QUESTION)], [schema])
-            if not self.has_tool_role or opening == self.render([_user(_QUESTION)]):
-                return
-            for arguments in ({"a": _ANSWER}, {}):
-                call = {"id": "", "type": "function", "function": {"name": _QUESTION, "arguments": arguments}}
-                message = {"role": "assistant", "content": "", "tool_calls": [call]}
-                texts.append(self.render([_user("-"), message], [schema], opening=False))
-        except TemplateRefused:
-            return
-        start = self.render([_user("-")], [schema])
-        (before, _, behind), (_, _, empty) = (text.partition(_QUESTION) for text in texts)
-        before, between = before[len(_common(before, start)) :], _common(behind, empty)
-        for closing in THOUGHT_MARKS.values():  # an empty thought before the call
-            before = before.rpartition(closing)[2]
-        if _ANSWER in behind and _QUESTION not in between:
-            self._call_form = before.lstrip(), between
-
-    @property
-    def writes_calls(self) -> bool:
-        """True if the template writes the calls of an answer in a form of its own."""
-        return self._call_form is not None
-
     def call_message(self, text: str, calls: Sequence[tuple[str, str, Any]]) -> Message:
-        """Build an assistant's message with calls.
+        """Build an assistant's message with calls; as text if the template cannot write them.
 
         Args:
             calls: their ids, names and arguments.
@@ -352,11 +249,17 @@ class ChatFormat:
                 return {hidden(key): hidden(each) for key, each in value.items()}
             return [hidden(each) for each in value] if isinstance(value, list) else value
 
-        functions = [
-            {"id": name, "type": "function", "function": {"name": hidden(function), "arguments": hidden(arguments)}}
-            for name, function, arguments in calls
-        ]
-        return {**self.message("assistant", text), "tool_calls": functions}
+        message = {**self.message("assistant", text), "tool_calls": tool_calls_of([hidden([*call]) for call in calls])}
+        objects = all(isinstance(arguments, dict) for _, _, arguments in calls)
+        return message if objects and self.writes_calls else _with_calls_as_text(message)
+
+    def result_message(self, text: str, call: str) -> Message:
+        """Build the message with the result of a call.
+
+        Args:
+            call: its id.
+        """
+        return {**self.message("tool", text), "tool_call_id": self._hide(self._in_answers, well_formed(call))}
 
     def call_opening(self, name: str = "") -> list[int] | None:
         """Return the tokens that open a call, of a function if one is named; None if the template writes no calls."""
@@ -364,7 +267,7 @@ class ChatFormat:
             return None
         before, between = self._call_form
         function = self._hide(self._in_answers, well_formed(name))
-        text = f"{before}{function}{between}".rstrip(' {"<') if name else before.rstrip(' "')
+        text = f"{before}{function}{between.replace(NAME, function)}".rstrip(' {"<') if name else before.rstrip(' "')
         return self.encode(text, anchored=True)
 
     def kind(self, messages: Sequence[Message]) -> Hashable:
@@ -376,45 +279,6 @@ class ChatFormat:
                 words = [(w, text.startswith(w), text.endswith(w)) for w in self._words if w in text]
                 kinds.append((message["role"], key, text.strip() == "", text == text.strip(), tuple(words)))
         return tuple(kinds)
-
-    def _set_markers(self, markers: dict[int, str]) -> None:
-        tokens = sorted(set(markers.values()), key=len, reverse=True)
-        source = str(self.tokenizer.chat_template)
-        self._literals = [_OPEN, *tokens]
-        self._anything = _any_of(self._literals)
-        # A token that the template searches for in answers, such as </think>, must not be escaped there; nor the marks
-        # of thoughts, which some templates search for only together.
-        thoughts = {*THOUGHT_MARKS, *THOUGHT_MARKS.values()}
-        shown = ([_user("-"), _answer(t), _user("-")] for t in tokens)
-        looked_for = {
-            t for t, m in zip(tokens, shown, strict=True) if t in source and (t in thoughts or not self._shows(m, t))
-        }
-        self._in_answers = _any_of([t for t in self._literals if t not in looked_for])
-        strip = {str(t) for t in self.tokenizer.added_tokens_decoder.values() if t.rstrip}
-        for token in (t for t in [self.tokenizer.eos_token, *tokens] if t and t not in strip):
-            if len(self.tokenizer.encode(token, add_special_tokens=False)) == 1:
-                self._anchor, self._anchor_ids = token, 1
-                break
-
-    def _reads(self, key: str) -> bool:
-        """Return whether the template shows the thought that an answer has under this key."""
-        thinking = {"role": "assistant", "content": "-", key: _ANSWER}
-        return key in str(self.tokenizer.chat_template) and _ANSWER in self._last(thinking)
-
-    def _last(self, answer: Message) -> str:
-        """Render an answer that ends a chat; empty if the template refuses it."""
-        try:
-            return self.render([_user(_QUESTION), answer], opening=False)
-        except TemplateRefused:
-            return ""
-
-    def _shows(self, messages: list[Message], text: str = "") -> bool:
-        """Return whether the template accepts the messages and renders their placeholder (around ``text``)."""
-        wanted = f"{_QUESTION}{text}{_ANSWER}" if text else _ANSWER
-        try:
-            return wanted in self.render(messages)
-        except TemplateRefused:
-            return False
 
 
 class Frame:
@@ -441,6 +305,14 @@ class Frame:
         first = {**messages[0], "content": f"{self._system}\n\n{messages[0]['content']}"}
         return self.format.render([first, *messages[1:]], self.tools)
 
+    def accepts(self, answer: Message) -> bool:
+        """Return whether the template takes an answer: some take one call only."""
+        try:
+            self.render([user_of("-"), answer])
+        except TemplateRefused:
+            return False
+        return True
+
     def fit(self, before: Sequence[Message], new: Sequence[Message]) -> tuple[list[Message], str]:
         """Find a form of new messages that the template accepts.
 
@@ -455,16 +327,24 @@ class Frame:
         assert refused is not None
         raise refused
 
-    def after_answer(self, new: Sequence[Message]) -> tuple[list[Message], str, bool]:
+    def after_answer(self, new: Sequence[Message], answer: Message | None = None) -> tuple[list[Message], str, bool]:
         """Return the accepted form of messages after an answer, the text from the answer's end to the opening of the
         next one, and whether the text before the answer is unchanged, apart from an opened thought.
+
+        Args:
+            answer: the answer, if it has calls.
         """
-        form, text = self.fit([_user(_QUESTION), _answer()], new)
-        before, _, tail = text.rpartition(_ANSWER)
+        given = answer_of()
+        if answer and (calls := answer.get("tool_calls")):
+            *others, last = ((call["id"], *call["function"].values()) for call in calls)
+            given = {**answer, "content": "", "tool_calls": tool_calls_of([*others, (*last[:2], {"a": ANSWER})])}
+        form, text = self.fit([user_of(QUESTION), given], new)
+        before, _, tail = text.rpartition(ANSWER)
         if not self._opens_as(before):  # its date may have changed since it was rendered
             self._opening = self._open()
-            before = self.render([_user(_QUESTION), _answer(), *form]).rpartition(_ANSWER)[0]
+            before = self.render([user_of(QUESTION), given, *form]).rpartition(ANSWER)[0]
         # The last answer of a chat may be shown with its thought, which the placeholder lacks.
+        tail = self.format.end_of_call(tail) if "tool_calls" in given else tail
         return form, tail, not new or self._opens_as(before)
 
     def _opens_as(self, before: str) -> bool:
@@ -476,11 +356,11 @@ class Frame:
 
     def since_user(self, messages: Sequence[Message] = ()) -> str:
         """Return the text after a user's message that these messages follow, without white space."""
-        return squash(self.after_user(messages)) if messages else self._opening.partition(_QUESTION)[2]
+        return squash(self.after_user(messages)) if messages else self._opening.partition(QUESTION)[2]
 
     def after_user(self, messages: Sequence[Message] = ()) -> str:
         """Return the text after a user's message that these messages follow."""
-        return self.render([_user(_QUESTION), *messages]).partition(_QUESTION)[2]
+        return self.render([user_of(QUESTION), *messages]).partition(QUESTION)[2]
 
     def bare(self, answer: Message, new: Sequence[Message]) -> Frame:
         """Return the frame without system prompt and tools, which is faster, if it renders these messages equally.
@@ -489,7 +369,7 @@ class Frame:
         """
         kind, bare = self.format.kind([answer, *new]), self.format.frame()
         if kind not in self._bare:
-            mine, its = self.after_answer(new), bare.after_answer(new)
+            mine, its = self.after_answer(new, answer), bare.after_answer(new, answer)
             turns = [answer, *mine[0]]
             same = mine == its and self.since_user(turns) == bare.since_user(turns)
             if len(self._bare) >= _KINDS:
@@ -498,7 +378,7 @@ class Frame:
         return bare if self._bare[kind] else self
 
     def _open(self) -> str:
-        return squash(self.render([_user(_QUESTION)]))
+        return squash(self.render([user_of(QUESTION)]))
 
 
 @functools.lru_cache(maxsize=16)
@@ -519,32 +399,17 @@ def _forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
         else:
             merged.append(message)
     yield merged
-    yield [_user("\n\n".join(m["content"] for m in messages))]
+    yield [user_of("\n\n".join(m["content"] for m in messages))]
 
 
 def _with_calls_as_text(message: Message) -> Message:
-    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
+    """Write the calls of a message in Hermes' form; arguments that are no object stay as they are."""
+    written = []
+    for call in message.get("tool_calls", ()):
+        name, arguments = call["function"].values()
+        if isinstance(arguments, dict):
+            written.append(write_calls([(name, arguments)]))
+        else:
+            written.append(f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>')
     others = {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**others, "content": "\n".join(filter(None, (message["content"], write_calls(calls) if calls else "")))}
-
-
-def _common(a: str, b: str) -> str:
-    """Return the common beginning of two texts."""
-    return a[: next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))]
-
-
-def squash(text: str) -> str:
-    """Remove white space, which templates trim and add."""
-    return "".join(text.split())
-
-
-def _any_of(literals: Sequence[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, literals)))
-
-
-def _user(text: str) -> Message:
-    return {"role": "user", "content": text}
-
-
-def _answer(text: str = "") -> Message:
-    return {"role": "assistant", "content": f"{_QUESTION}{text}{_ANSWER}" if text else _ANSWER}
+    return {**others, "content": "\n".join(filter(None, (message["content"], *written)))}

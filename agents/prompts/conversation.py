@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Ids
-from rollenv.agents.prompts.chat_format import ChatFormat, Frame, Message, squash
+from rollenv.agents.prompts.chat_format import ChatFormat, Frame
 from rollenv.agents.prompts.step import Examples, unasked
+from rollenv.agents.prompts.template import Message, squash
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import split_thought
+from rollenv.core.tools.calls import MOST_CALLS, find_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -64,6 +66,13 @@ class Conversation:
         self._asks_again = False
         self._prompt: Ids = ()
         self._answer: Ids | None = None
+        self._said: Message = {}
+        """The last answer as a message."""
+        self._call_ids: tuple[str, ...] = ()
+        self._tools: Sequence[dict[str, Any]] = ()
+        """The functions whose calls in it are structured; none if the template refuses these calls."""
+        self._ids: dict[str, str] = {}
+        """The ids of calls, by those of whoever wrote them."""
         self._user_at = 0
         """Index of the last user message; a template may rewrite later messages when the next one is added."""
         self._since_user: list[str] = []
@@ -92,12 +101,28 @@ class Conversation:
             raise UsageError("the last prompt has no answer yet; call answer() before the next message")
         if self._examples and not (self._prompt or self._pending):
             self._messages = self.format.example_messages(unasked(self._examples, text, chat=True))
-        self._pending.append(self.format.message("user" if not self.format.has_tool_role else role, text))
+        message = self.format.message(role, text)
+        if role == "tool" and len(self._pending) < len(calls := self._said.get("tool_calls", ())):
+            message = self.format.result_message(text, calls[len(self._pending)]["id"])
+        self.extend([message])
 
     def extend(self, messages: Sequence[Message]) -> None:
         """Append messages of any role, built by the :class:`ChatFormat`; none to ask for an answer after the last."""
-        self._pending += messages
+        for message in map(self._with_ids, messages):
+            known = message.get("tool_call_id") in self._ids.values()
+            if message["role"] == "tool" and not (self.format.has_tool_role or (self.format.has_results and known)):
+                message = {"role": "user", "content": message["content"]}
+            self._pending.append(message)
         self._asks_again = self._answer is not None
+
+    def _with_ids(self, message: Message) -> Message:
+        """Return a message with ids of calls in the form that the template takes."""
+        if "tool_call_id" in message:
+            message = {**message, "tool_call_id": self._ids.get(message["tool_call_id"], message["tool_call_id"])}
+        for call in message.get("tool_calls", ()):
+            name = self.format.call_id(len(self._ids), call["function"]["name"], call["id"])
+            call["id"] = self._ids.setdefault(call["id"], name)
+        return message
 
     def prompt(self) -> Ids:
         """Return all token ids up to the opening of the next answer; unchanged until the next message.
@@ -122,11 +147,22 @@ class Conversation:
             )
         return self._prompt
 
-    def answer(self, ids: Sequence[int]) -> None:
-        """Append the response to the last prompt as sampled, with its stop token if it has one."""
+    def answer(self, ids: Sequence[int], calls: Sequence[str] = ()) -> None:
+        """Append the response to the last prompt as sampled, with its stop token if it has one.
+
+        Args:
+            calls: ids of its calls, if their results have them.
+        """
         if not self._prompt or self._answer is not None:
             raise UsageError("an answer needs a prompt before it: call add() and prompt()")
         self._answer = tuple(ids)
+        self._call_ids = (*calls,) or tuple(f"call_{len(self._messages)}_{number}" for number in range(MOST_CALLS))
+        self._tools = self._frame.tools or ()
+        known = dict(self._ids)
+        self._said = self._with_ids(self._read())
+        if "tool_calls" in self._said and not self._frame.accepts(self._said):
+            self._ids, self._tools = known, ()
+            self._said = self._read()
 
     def restore(self, prompt: Ids) -> None:
         """Replace the last prompt by the recorded ids, as a template with a date may render others."""
@@ -135,23 +171,30 @@ class Conversation:
     def fork(self) -> Conversation:
         """Return an independent copy of the chat."""
         twin = copy.copy(self)
-        for name in ("_messages", "_pending", "_since_user"):
+        for name in ("_messages", "_pending", "_since_user", "_ids"):
             setattr(twin, name, getattr(self, name).copy())
         return twin
 
+    def _read(self, *, thoughts: bool = True) -> Message:
+        """Convert the last answer to a message."""
+        return self.format.answer_message(
+            self._answer or (), self._prompt, self._tools, self._call_ids, thoughts=thoughts
+        )
+
     def _continue(self, answer: Ids) -> None:
-        message, dropped = self.format.answer_message(answer, self._prompt), False
+        message, dropped = self._said, False
         if self.drops_thoughts:
-            message, dropped = self.format.without_thought(answer, self._prompt)
+            message = self._with_ids(self._read(thoughts=False))
+            dropped = message != self._said
         said = self.format.said(answer)
         frame = self._frame.bare(message, self._pending)
-        new, tail, unchanged = frame.after_answer(self._pending)
+        new, tail, unchanged = frame.after_answer(self._pending, message)
         joint, agrees = self._joint(answer, tail)
-        kept = self.append_only or (agrees and self._kept(frame, message, new, said, tail))
-        if kept and unchanged and not dropped:
+        shown = squash(said) if self.append_only else self._shown(frame, message, new, said, tail) if agrees else None
+        if shown is not None and (unchanged or self.append_only) and not dropped:
             self.continued = len(self._prompt) + len(answer)
             self._prompt = (*self._prompt, *answer, *joint)
-            self._since_user += [squash(said), squash(tail)]
+            self._since_user += [shown, squash(tail)]
             self._append([message, *new])
         else:
             self.continued = 0
@@ -167,21 +210,36 @@ class Conversation:
             self._user_at = len(self._messages) - len(messages) + max(users, default=0)
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
 
-    def _kept(self, frame: Frame, message: Message, new: list[Message], said: str, tail: str) -> bool:
-        """Return whether the rendered history begins with the model's input and answers, without white space; a thought
-        is compared with it, since a template that writes one again writes it in its own form.
+    def _shown(self, frame: Frame, message: Message, new: list[Message], said: str, tail: str) -> str | None:
+        """Return the text of an answer in the rendered history, without white space; None if the history does not begin
+        with the model's input and answers.
+
+        A thought is compared with its white space, since a template that writes one again writes it in its own form.
+        Calls may be written in another form, if they are the same.
         """
         added = squash(said) + squash(tail)
         between = self._messages[self._user_at + 1 :]
         if between and any(m["role"] == "user" for m in new):
-            return self._frame.since_user([*between, message, *new]) == "".join(self._since_user) + added
-        shown = frame.after_user([message, *new])
-        if squash(shown) != frame.since_user() + added:
-            return False
+            same = self._frame.since_user([*between, message, *new]) == "".join(self._since_user) + added
+            return squash(said) if same else None
+        before, shown = frame.after_user(), frame.after_user([message, *new])
+        written = said
+        if squash(shown) != squash(before) + added:
+            written = shown.removeprefix(before).removesuffix(tail)
+            if before + written + tail != shown or not self._same_calls(said, written):
+                return None
         thought = split_thought(said, self.format.opened_thought(self._prompt))
-        if thought is None or not thought.closed:
-            return True
-        return shown.startswith(frame.after_user() + said[: len(said) - len(thought.answer)])
+        if thought and thought.closed and not shown.startswith(before + said[: len(said) - len(thought.answer)]):
+            return None
+        return squash(written)
+
+    def _same_calls(self, said: str, written: str) -> bool:
+        """Return whether two texts have the same calls, and are equal around them."""
+        found = [find_calls(text, schemas=self._frame.tools or ()) for text in (said, written)]
+        (calls, around), (others, around_others) = found
+        named = [(call.name, call.arguments) for call in calls]
+        same = named == [(call.name, call.arguments) for call in others] and squash(around) == squash(around_others)
+        return bool(calls) and same
 
     def _joint(self, answer: Ids, tail: str) -> tuple[Ids, bool]:
         """Return the tokens between an answer and the next one, without repeating the answer's stop token, and False if

@@ -172,12 +172,13 @@ class ResponseText:
         self.tokenizer = tokenizer
         special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         marks = {*THOUGHT_MARKS, *THOUGHT_MARKS.values()}
-        if "<|channel|>" in special.values():  # the harmony format
-            marks |= {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"}
+        channels = {"<|start|>", "<|message|>"} <= {*special.values()}  # harmony, and Muse's
+        if channels:
+            marks |= {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|eom|>"}
         begin = {i: token for i, token in special.items() if token and any(m.startswith(token) for m in THOUGHT_MARKS)}
         self._kept = begin | {i: token for i, token in special.items() if token in marks or is_mark(token)}
         around = f"{template}{tokenizer.chat_template or ''}"
-        self.thinks = "<|channel|>" in special.values() or any(mark in around for mark in THOUGHT_MARKS)
+        self.thinks = channels or any(mark in around for mark in THOUGHT_MARKS)
 
     def decode(self, ids: Ids) -> str:
         """Return the text of a response."""

@@ -180,7 +180,8 @@ def test_it_reads_as_the_templates_own_rendering(shape, data):
             tokenizer.eos_token_id
         ]
         conversation.answer((*tokenizer.encode(answer, add_special_tokens=False), *closing[:closed]))
-        messages.append(("assistant", answer))
+        inside = shape.name == "deepseek" and "</think>" not in answer  # of the thought that its prompt opened
+        messages.append(("assistant", "" if inside else answer))
     said = [(m["role"], m["content"]) for m in conversation.messages]
     assert len(said) == len(messages) - 1
 

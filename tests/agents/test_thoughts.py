@@ -310,13 +310,90 @@ def test_a_template_without_calls_opens_none(template):
 
 
 def test_calls_that_a_template_refuses_are_written_as_text():
-    refusing = CALLS.replace(
-        "{{ '<fn=' ~", "{% if call.id != 'c1' and call.id %}{{ raise_exception('id') }}{% endif %}{{ '<fn=' ~"
-    )
-    tokenizer = tokenizer_of(refusing)
+    single = "{%- if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    tokenizer = tokenizer_of(CALLS.replace("{%- for call", single + "{%- for call"))
     chat_format = ChatFormat.of(tokenizer)
     assert chat_format.writes_calls
+    for calls, form in (([("c1", "look", {"a": 1})], "<fn=look>"), ([("c1", "look", {"a": 1})] * 2, '{"name": "look"')):
+        chat = Conversation(chat_format)
+        chat.extend([chat_format.message("user", "Sure?"), chat_format.call_message("well", calls)])
+        assert form in tokenizer.decode(chat.prompt())
+
+
+READABLE = CALLS.replace("<fn=", "<function=").replace("</fn>", "</function>")
+READABLE = READABLE.replace("<arg=", "<parameter=").replace("</arg>", "</parameter>")
+LOOK = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.mark.parametrize("thoughts", ["template", "keep", "drop"])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_model_may_write_more_calls_than_its_template_takes(calls, thoughts):
+    single = "{%- if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
+    tokenizer = tokenizer_of(READABLE.replace("{%- for call", single + "{%- for call"))
+    chat = Conversation(tokenizer, tools=LOOK, thoughts=thoughts)
+    chat.add("user", "Sure?")
+    said = '<tool_call>{"name": "look", "arguments": {"what": "paris"}}</tool_call>' * calls
+    before, ids = chat.prompt(), letters(tokenizer, f"{said}[end]")
+    chat.answer(ids)
+    chat.add("tool", "17")
+    assert chat.prompt()[: len(before) + len(ids)] == (*before, *ids)
+    assert tokenizer.decode(chat.prompt()[len(before) :]) == f"{said}[end][tool]17[end][assistant]"
+    assert chat.splits == 0
+    assert ("tool_calls" in chat.messages[1]) == (calls == 1)
+
+
+@pytest.mark.parametrize("template", [READABLE, CALLS])
+@pytest.mark.parametrize(
+    "said",
+    [
+        '<tool_call>{"arguments": {"what": "paris"}, "name": "look"}</tool_call>',
+        'well <tool_call>{"name": "look", "arguments": {"what": "paris"}}</tool_call>',
+        "<function=look><parameter=what>paris</parameter></function>",
+        '<tool_call>{"name": "look", "arguments": {"what": "par',
+        '<tool_call>{"name": "look", "arguments": {"what": "paris"}}</tool_call> well',
+        "<fn=look><arg=what>paris</arg></fn>",
+    ],
+)
+def test_calls_may_be_written_otherwise_if_they_are_the_same(said, template):
+    tokenizer = tokenizer_of(template)
+    chat = Conversation(tokenizer, tools=LOOK)
+    chat.add("user", "Sure?")
+    before, ids = chat.prompt(), tuple(letters(tokenizer, f"{said}[end]"))
+    chat.answer(ids)
+    chat.add("tool", "17")
+    after = chat.prompt()
+    kept = template == READABLE or not chat.messages[1].get("tool_calls")  # no reader knows the other's form
+    assert (after[: len(before) + len(ids)] == before + ids) == kept
+    assert chat.splits == (not kept)
+    assert tokenizer.decode(chat.prompt()).endswith("[end][tool]17[end][assistant]")
+
+
+# The arguments of calls are JSON in a string; results are shown only after calls.
+STRICT = """{% set ns = namespace(names=[]) %}{% for m in messages %}{% if m.role == 'tool' %}{% if ns.names %}
+{{- '[' ~ ns.names[-1] ~ ' said]' ~ m.content }}{% endif %}{% else %}{{ '[' ~ m.role ~ ']' }}{% if m.tool_calls %}
+{%- for call in m.tool_calls %}
+{{- '<tool_call>{"name": "' ~ NAME ~ '", "arguments": ' + call.function.arguments ~ '}</tool_call>' }}
+{%- set ns.names = ns.names + [call.function.name] %}{% endfor %}{{ '[over]' }}{% else %}{{ m.content ~ '[end]' }}
+{%- endif %}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("call.function.name", "look"),
+        ("(raise_exception('id') if call.id | length != 9 else call.id ~ call.function.name)", "000000000look"),
+        ("call.id", "functions.look:0"),
+    ],
+)
+def test_calls_are_given_in_the_form_that_the_template_takes(name, written):
+    tokenizer = tokenizer_of(STRICT.replace("NAME", name), "[over]")
+    chat_format = ChatFormat.of(tokenizer)
     chat = Conversation(chat_format)
-    call = chat_format.call_message("well", [("other", "look", {"what": "paris"})])
-    chat.extend([chat_format.message("user", "Sure?"), call, chat_format.message("tool", "17")])
-    assert '{"name": "look", "arguments": {"what": "paris"}}' in tokenizer.decode(chat.prompt())
+    call = chat_format.call_message("", [("c1", "look", {"what": "paris[end]"})])
+    chat.extend([chat_format.message("user", "Sure?"), call, chat_format.result_message("17", "c1")])
+    shown = f'<tool_call>{{"name": "{written}", "arguments": {{"what": "paris[end]"}}}}</tool_call>[over]'
+    assert tokenizer.decode(chat.prompt()) == f"[user]Sure?[end][assistant]{shown}[look said]17[assistant]"
+    assert chat.prompt().count(tokenizer.eos_token_id) == 1
+    chat = Conversation(chat_format)
+    chat.extend([chat_format.message("user", "Sure?"), chat_format.result_message("17", "c1")])
+    assert tokenizer.decode(chat.prompt()).endswith("[user]17[end][assistant]")

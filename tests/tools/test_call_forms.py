@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +42,14 @@ def _elements(given, opening, key, closing):
     return opening + "".join(f"{key % k}\n{v}\n</parameter>\n" for k, v in texts.items()) + closing
 
 
+def _gemma(value):
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_gemma(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_gemma, value)) + "]"
+    return f'<|"|>{value}<|"|>' if isinstance(value, str) else dumps(value)
+
+
 #: How each family writes a call of ``note`` with these arguments.
 FAMILIES = {
     "hermes": lambda a: f'<tool_call>\n{{"name": "note", "arguments": {dumps(a)}}}\n</tool_call>',
@@ -57,6 +66,11 @@ FAMILIES = {
     f"{dumps(a)}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "deepseek v3.1": lambda a: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>note<｜tool▁sep｜>"
     f"{dumps(a)}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "gemma 4": lambda a: f"<|tool_call>call:note{_gemma(a)}<tool_call|>",
+    "gemma 4, in JSON": lambda a: f"<|tool_call>call:note{dumps(a)}<tool_call|>",
+    "muse": lambda a: re.sub("(</?)(?=parameter|invoke)", r"\1atem:", FAMILIES["minimax"](a)).replace(
+        "minimax:tool_call", "atem:function_calls"
+    ),
     "nemotron": lambda a: f"<TOOLCALL>{dumps([{'name': 'note', 'arguments': a}])}</TOOLCALL>",
     "granite": lambda a: f"<|tool_call|>{dumps([{'name': 'note', 'arguments': a}])}",
     "gpt-oss": lambda a: "<|channel|>commentary to=functions.note <|constrain|>json<|message|>" + dumps(a) + "<|call|>",
@@ -68,6 +82,9 @@ FAMILIES = {
     "qwen3-coder": lambda a: _elements(
         a, "<tool_call>\n<function=note>\n", "<parameter=%s>", "</function>\n</tool_call>"
     ),
+    "seed": lambda a: _elements(
+        a, "<seed:tool_call>\n<function=note>\n", "<parameter=%s>", "</function>\n</seed:tool_call>"
+    ),
     "minimax": lambda a: _elements(a, '<minimax:tool_call>\n<invoke name="note">\n', '<parameter name="%s">',
                                    "</invoke>\n</minimax:tool_call>"),
     "glm": lambda a: "<tool_call>note\n" + "".join(
@@ -75,7 +92,7 @@ FAMILIES = {
         for k, v in a.items()
     ) + "</tool_call>",
 }  # fmt: skip
-ELEMENTS = ("qwen3-coder", "minimax", "glm")
+ELEMENTS = ("qwen3-coder", "seed", "minimax", "glm", "muse")
 
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=15),

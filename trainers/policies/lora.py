@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.routing import Routing
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs, Policy
@@ -45,6 +46,9 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
     with extra("lora", "Training with LoRA"):
         from peft import LoraConfig
 
+    # Routers that are linear layers (Phi-3.5-MoE, Llama 4) return their choice too, which no adapter can.
+    routers = Routing(model).routers
+    excluded = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer in routers]
     ranks = (min(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear))
     widest = max(ranks, default=lora.rank)
     if lora.rank > widest:
@@ -55,7 +59,13 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     alpha: Any = lora.alpha  # peft takes fractions too
     config = LoraConfig(
-        r=lora.rank, lora_alpha=alpha, target_modules=targets, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=alpha,
+        target_modules=targets,
+        exclude_modules=excluded or None,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lora.seed)

@@ -34,18 +34,20 @@ Functions = Mapping[str, Mapping[str, Any]]
 
 # -- calls with marks ------------------------------------------------------------------------------------------------
 
-# Marks of Hermes and Qwen (<tool_call>), MiniMax, Nemotron, Granite and Phi, LFM2, Mistral, Llama 3, Kimi K2, DeepSeek
-# (also V3.2's DSML), Qwen3-Coder and Llama 3.1 (<function=), Anthropic (<invoke) and gpt-oss (harmony's channels).
+# Marks of Hermes and Qwen (<tool_call>), Seed, MiniMax, Nemotron, Granite and Phi, LFM2, Mistral, Llama 3, Kimi K2,
+# DeepSeek (also V3.2's DSML), Qwen3-Coder and Llama 3.1 (<function=), Anthropic (<invoke), Muse (atem), Gemma 4
+# (<|tool_call>) and gpt-oss (harmony's channels).
 _OPENING = re.compile(
-    r"<tool_calls?>|<TOOLCALL>|<function_calls?>|<functioncall>|<minimax:tool_call>|<｜DSML｜function_calls>"
-    r"|<\|tool_calls?(?:_start)?\|>|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_calls_section_begin\|>"
-    r"|<\|tool_call_begin\|>|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<function=|<(?:｜DSML｜)?invoke\s+name="
+    r"<(?:seed:)?tool_calls?>|<TOOLCALL>|<function_calls?>|<functioncall>|<minimax:tool_call>|<｜DSML｜function_calls>"
+    r"|(?:<\|start\|>assistant)? to=[\w.\-/]{1,200}<\|message\|>\s*(?=<atem:)|<atem:function_calls>"
+    r"|<\|tool_call>|<\|tool_calls?(?:_start)?\|>|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_calls_section_begin\|>"
+    r"|<\|tool_call_begin\|>|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<function=|<(?:｜DSML｜|atem:)?invoke\s+name="
     r"|<\|(?:start|channel)\|>(?:assistant|commentary|analysis)\s*(?:<\|channel\|>(?:commentary|analysis)\s*)?"
     r"to=(?=functions\.)"
 )
 _CLOSING_MARK = (
-    r"</tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
-    r"|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>"
+    r"</(?:seed:)?tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
+    r"|</atem:function_calls>|<tool_call\|>|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>"
 )
 _CLOSING = re.compile(rf"(?:\s|```|{_CLOSING_MARK})*")
 #: Characters between a mark and its call.
@@ -59,21 +61,24 @@ _GLM_ARGUMENT = re.compile(
     r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*(?=<arg_key>|</tool_call>|\Z)", re.DOTALL
 )
 _ELEMENT = re.compile(
-    r"<(?:function=\s*([^<>\s]{1,200}?)|(?:｜DSML｜)?invoke\s+name=[\"']([^\"'<>]{1,200})[\"'])\s*>\s*"
+    r"<(?:function=\s*([^<>\s]{1,200}?)|(?:｜DSML｜|atem:)?invoke\s+name=[\"']([^\"'<>]{1,200})[\"'])\s*>\s*"
 )
 _PARAMETER = re.compile(
-    r"<(?:｜DSML｜)?parameter(?:=\s*([^<>]{1,200}?)|\s+name=[\"']([^\"'<>]{1,200})[\"'][^<>]{0,100})\s*>(.*?)"
-    r"(?:</(?:｜DSML｜)?parameter>\s*(?=<(?:｜DSML｜)?parameter[=\s]|</(?:｜DSML｜)?(?:function|invoke)>))",
+    r"<(?:｜DSML｜|atem:)?parameter(?:=\s*([^<>]{1,200}?)|\s+name=[\"']([^\"'<>]{1,200})[\"'][^<>]{0,100})\s*>(.*?)"
+    r"(?:</(?:｜DSML｜|atem:)?parameter>\s*(?=<(?:｜DSML｜|atem:)?parameter[=\s]|</(?:｜DSML｜|atem:)?(?:function|invoke)>))",
     re.DOTALL,
 )
-_ELEMENT_END = re.compile(r"\s*</(?:｜DSML｜)?(?:function|invoke)>")
+_ELEMENT_END = re.compile(r"\s*</(?:｜DSML｜|atem:)?(?:function|invoke)>")
+_GEMMA = re.compile(r"call:([\w.\-/]{1,200})(?=\{)")
+_GEMMA_STRING_OR_KEY = re.compile(r'<\|"\|>(.*?)<\|"\|>|(?<=[{,])\s*([^\s"{}\[\],:<]{1,200})\s*(?=:)', re.DOTALL)
 _WRITTEN_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
 _PYTHON_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
+_PYTHON_CALL = re.compile(r"[A-Za-z_][\w.]*\(")
 
 
 def is_mark(token: str) -> bool:
     """Return whether a special token is part of how a model family writes calls."""
-    if token in ("<|tool_call_argument_begin|>", "<｜tool▁sep｜>", "[ARGS]", "[CALL_ID]"):
+    if token in ("<|tool_call_argument_begin|>", "<｜tool▁sep｜>", "[ARGS]", "[CALL_ID]", '<|"|>'):
         return True
     ends_turn = token in ("<|call|>", "<|eot_id|>", "<|eom_id|>")
     return not ends_turn and bool(_OPENING.fullmatch(token) or _CLOSING.fullmatch(token))
@@ -127,11 +132,13 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
     as calls.
     """
     start = _LEADING.match(text, mark.end()).end()  # type: ignore[union-attr]  # it matches nothing too
-    if mark[0].startswith(("<function=", "<invoke", "<｜DSML｜invoke")):
+    if mark[0].startswith(("<function=", "<invoke", "<｜DSML｜invoke", "<atem:invoke")):
         start = mark.start()
     elif _OPENING.match(text, start):
         return [], start  # marks of a list around those of its calls
     closing = "</" + mark[0][1:] if mark[0].startswith("<") and "|" not in mark[0] else ""
+    if mark[0] == "<|tool_call>":
+        closing = "<tool_call|>"
     try:
         if element := _ELEMENT.match(text, start):
             calls, end = _from_element(text, element, functions)
@@ -139,8 +146,13 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
             calls, end = _from_gem(text, start)
         elif closing == "</tool_call>" and (name := _GLM.match(text, start)):
             calls, end = _from_glm(text, name, functions)
+        elif mark[0] == "<|tool_call>" and (name := _GEMMA.match(text, start)):
+            calls, end = _from_gemma(text, name)
         elif _PYTHON_LIST.match(text, start):
             calls, end = _from_python_list(text, start)
+        elif mark[0] == "<function_calls>" and _PYTHON_CALL.match(text, start):  # OLMo 3: one in a line
+            end = text.find(closing, start) if closing in text[start:] else len(text)
+            calls = _from_python(text[start : min(end, start + _MOST_PYTHON)].strip(), end)
         elif name := _NAMED.match(text, start):
             data, end = _decode_json(text, name.end())
             calls = [_call(name[1], data, end)]
@@ -384,6 +396,19 @@ def _from_element(text: str, element: re.Match[str], functions: Functions) -> tu
     if end is None:
         raise ValueError("the call is not closed: a parameter or the function lacks its closing mark")
     return [call], end.end()
+
+
+def _from_gemma(text: str, name: re.Match[str]) -> tuple[list[ToolCall], int]:
+    """Gemma 4: ``call:name{key:value}``, with strings between ``<|"|>`` and keys without quotation marks."""
+    closed = text.find("<tool_call|>", name.end())
+    end = closed if closed >= 0 else len(text)
+    written = text[name.end() : end]
+    if '<|"|>' in written or '"' not in written:
+        written = _GEMMA_STRING_OR_KEY.sub(lambda part: json.dumps(part[1] if part[2] is None else part[2]), written)
+    data, behind = _decode_json(written, 0)
+    if written[behind:].strip():
+        raise ValueError("the call is not valid: text follows its arguments")
+    return [_call(name[1], data, end)], end
 
 
 def _add(arguments: dict[str, str], name: str, value: str) -> None:
