@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Shaped:
     """Penalties of at least 0 that are not yet subtracted from ``rewards``."""
     kl: Floats | None = None
     """(R,) the KL penalty of each token, not yet subtracted."""
+    bootstrap: Floats | None = None
+    """(N,) the critic's value of the state where a limit cut each trajectory; 0 for those that terminated."""
 
 
 @dataclass(slots=True)
@@ -93,6 +95,10 @@ def _clip_return(rewards: list[float], limit: float) -> list[float]:
 def assign(data: Experience, shaped: Shaped, algorithm: AnyAlgorithm) -> None:
     """Write the column "advantages" and, for a critic, "returns" (NaN for tokens without a target).
 
+    With a critic, the last step of a trajectory has the error r_T + gamma V_{T+1} - V_T. V_{T+1} is 0 if the task ended
+    (``terminated``), and the critic's value of the last state if a limit did (``truncated``): the rewards that would
+    have followed are expected, not lost (Pardo et al., arXiv 1712.00378; Gymnasium's meaning of the two).
+
     Args:
         data: the batch; for PPO with the column "values", for EMPG with "entropy".
     """
@@ -121,7 +127,7 @@ def _with_kl(data: Experience, shaped: Shaped) -> Shaped:
     paid = np.bincount(data.turn, shaped.kl, minlength=int(data.lengths.sum()))
     parts = np.split(paid, np.cumsum(data.lengths)[:-1])
     rewards = [[r - p for r, p in zip(row, part, strict=True)] for row, part in zip(shaped.rewards, parts, strict=True)]
-    return Shaped(rewards, shaped.penalties)
+    return replace(shaped, rewards=rewards, kl=None)
 
 
 def _repeat_for_turns(of_trajectories: Callable[[Floats, Experience, Any], Floats]) -> Callable[..., Floats]:
@@ -218,13 +224,21 @@ def _assign_gae(data: Experience, shaped: Shaped, algorithm: Ppo) -> None:
         rewards, sizes = _turns_with_tokens(data, _subtract_penalties(shaped))
         flat = np.zeros(len(data)) if shaped.kl is None else -shaped.kl
         flat[np.append(firsts[1:], True)] += np.concatenate([np.zeros(0), *rewards])  # on the last token of each turn
-        gae = adv.token_gae(data.by_trajectory(flat), by_trajectory, gamma=algorithm.gamma, lam=algorithm.lam)
+        gae = adv.token_gae(
+            data.by_trajectory(flat),
+            by_trajectory,
+            gamma=algorithm.gamma,
+            lam=algorithm.lam,
+            bootstrap=shaped.bootstrap,
+        )
         data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
         return
     rewards, sizes = _turns_with_tokens(data, _subtract_penalties(_with_kl(data, shaped)))
     if algorithm.credit == "turn":
         at_prompts = parts(values[firsts], map(len, sizes))
-        gae = adv.turn_gae(rewards, at_prompts, gamma=algorithm.turn_gamma, lam=algorithm.turn_lam)
+        gae = adv.turn_gae(
+            rewards, at_prompts, gamma=algorithm.turn_gamma, lam=algorithm.turn_lam, bootstrap=shaped.bootstrap
+        )
         data.columns["advantages"] = np.repeat(gae.advantages, [n for row in sizes for n in row])
         data.columns["returns"] = np.full(len(data), np.nan)
         data.columns["returns"][firsts] = gae.returns
@@ -237,6 +251,7 @@ def _assign_gae(data: Experience, shaped: Shaped, algorithm: Ppo) -> None:
         lam=algorithm.turn_lam,
         token_gamma=algorithm.gamma,
         token_lam=algorithm.lam,
+        bootstrap=shaped.bootstrap,
     )
     data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
 

@@ -34,6 +34,7 @@ from rollenv.trainers.experience import (
     Floats,
     Ints,
     experience,
+    last_states,
     micro_batches,
     minibatches,
     shares,
@@ -157,9 +158,15 @@ class Learner:
         if state.reference:
             shaped.kl = self._kl_penalty(data, metrics)
         if critic := state.critic:
-            data.columns["values"] = self._compute_columns(
-                data, lambda batch: critic.values(batch, self._hidden_states(batch))
-            )
+
+            def valued(batch: Packed) -> torch.Tensor:
+                return critic.values(batch, self._hidden_states(batch))
+
+            data.columns["values"] = self._compute_columns(data, valued)
+            cut, states = last_states(data)
+            shaped.bootstrap = np.zeros(len(data.trajectories))
+            if len(cut):
+                shaped.bootstrap[cut] = self._compute_columns(states, valued)
         credit.assign(data, shaped, config.algorithm)
         if config.algorithm.name in ("gigpo", "hgpo"):
             metrics["recurring_states"] = credit.recurring(data.turns, np.repeat(data.groups, data.lengths).tolist())
