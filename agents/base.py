@@ -86,6 +86,10 @@ class Session(Protocol):
         """
         ...
 
+    def next_prompt(self, observation: str, info: dict[str, Any]) -> tuple[int, ...]:
+        """Return the token ids of the next prompt, of an episode that a limit has ended; empty if there is none."""
+        return ()
+
     def record(self) -> Mapping[str, Any]:
         """Return further information about the episode, as plain data; called once, before :meth:`close`."""
         return {}

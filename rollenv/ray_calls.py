@@ -9,10 +9,12 @@ import math
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.interrupt import interrupt, interruptible
 from rollenv.core.needs import extra
 
 with extra("ray", "Running in Ray"):
@@ -24,6 +26,13 @@ _FOR_A_CORE, _MOST_HERE = 4, 16
 
 #: Seconds to wait for a connection to the head of a cluster.
 _REACHED_WITHIN = 10.0
+
+#: Seconds without an answer of the cluster's head after which it counts as lost. Ray ends the process after 60.
+_SILENCE = 12
+
+
+class ClusterLost(RollenvError):
+    """The Ray node of this process has ended, or the cluster no longer answers."""
 
 
 def agree_on_devices(environ: MutableMapping[str, str]) -> None:
@@ -76,9 +85,58 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
                 "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its head"
             ) from error
         try:
-            yield
+            with _watched():
+                yield
         finally:
             ray.shutdown()
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[None]:
+    """Interrupt the block, in the main thread, when the cluster is lost: Ray would wait for it for minutes.
+
+    Raises:
+        ClusterLost: the cluster is lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    node, ended, lost, answers = ray.get_runtime_context().get_node_id(), threading.Event(), threading.Event(), [0]
+
+    def ask() -> None:
+        """Ask the head for this node, and connect to the node itself, which refuses before the head misses it."""
+        with contextlib.suppress(Exception):
+            while not ended.wait(0.5):
+                (own,) = (n for n in ray.nodes() if n["NodeID"] == node and n["Alive"])  # type: ignore[no-untyped-call]
+                with contextlib.suppress(TimeoutError):
+                    socket.create_connection((own["NodeManagerAddress"], own["NodeManagerPort"]), 1.0).close()
+                answers[0] += 1
+
+    def watch() -> None:
+        asking = threading.Thread(target=ask, name="ray-nodes", daemon=True)
+        asking.start()
+        silence = heard = 0
+        while asking.is_alive() and silence < 2 * _SILENCE:  # in steps, so that a stopped process is not silent
+            if ended.wait(0.5):
+                return
+            silence, heard = (silence + 1 if answers[0] == heard else 0), answers[0]
+        if not ended.is_set():
+            lost.set()
+            interrupt()
+
+    threading.Thread(target=watch, name="ray-watch", daemon=True).start()
+    try:
+        with interruptible():
+            yield
+    except (KeyboardInterrupt, Exception) as error:
+        if lost.is_set():
+            raise ClusterLost(
+                "the Ray node of this process has ended, or the head of its cluster no longer answers (killed, out of "
+                "memory, disconnected?): see `ray status` or Ray's logs; a training run continues with --resume"
+            ) from error
+        raise
+    finally:
+        ended.set()
 
 
 def _check_reachable(address: str) -> None:

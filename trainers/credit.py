@@ -33,6 +33,8 @@ class Shaped:
     """Penalties of at least 0 that are not yet subtracted from ``rewards``."""
     kl: Floats | None = None
     """(R,) the KL penalty of each token, not yet subtracted."""
+    bootstrap: Floats | None = None
+    """(N,) the critic's value of the state where a limit cut each trajectory; 0 for those that terminated."""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,10 @@ def assign(
 ) -> None:
     """Write the column "advantages" and, for a critic, "returns" (NaN for tokens without a target).
 
+    With a critic, the last step of a trajectory has the error r_T + gamma V_{T+1} - V_T. V_{T+1} is 0 if the task ended
+    (``terminated``), and the critic's value of the last state if a limit did (``truncated``): the rewards that would
+    have followed are expected, not lost (Pardo et al., arXiv 1712.00378; Gymnasium's meaning of the two).
+
     Args:
         data: the batch; for PPO with the column "values".
         entropy: computes the (R,) entropies of the policy, if the algorithm reads them.
@@ -132,6 +138,7 @@ def _input(data: Experience, shaped: Shaped, entropy: Callable[[], Floats]) -> a
         logprobs=data.columns["behavior"],
         kl=shaped.kl,
         values=data.columns.get("values"),
+        bootstrap=shaped.bootstrap,
         compute_entropy=entropy,
     )
 
@@ -209,14 +216,24 @@ def _ppo(
         rewards, sizes = _turns_with_tokens(x, x.unpenalized - x.penalties)
         flat = np.zeros(len(x.turn)) if x.kl is None else -x.kl
         flat[np.append(firsts[1:], True)] += np.concatenate([np.zeros(0), *rewards])  # on the last token of each turn
-        return adv.token_gae(parts(flat, x.tokens), by_token, gamma=gamma, lam=lam)
+        return adv.token_gae(parts(flat, x.tokens), by_token, gamma=gamma, lam=lam, bootstrap=x.bootstrap)
     rewards, sizes = _turns_with_tokens(x, x.rewards)
     if credit == "turn":
-        gae = adv.turn_gae(rewards, parts(x.values[firsts], map(len, sizes)), gamma=turn_gamma, lam=turn_lam)
+        at_prompts = parts(x.values[firsts], map(len, sizes))
+        gae = adv.turn_gae(rewards, at_prompts, gamma=turn_gamma, lam=turn_lam, bootstrap=x.bootstrap)
         returns = np.full(len(x.turn), np.nan)
         returns[firsts] = gae.returns
         return adv.Gae(np.repeat(gae.advantages, [n for row in sizes for n in row]), returns)
-    return adv.bi_level_gae(rewards, by_token, sizes, gamma=turn_gamma, lam=turn_lam, token_gamma=gamma, token_lam=lam)
+    return adv.bi_level_gae(
+        rewards,
+        by_token,
+        sizes,
+        gamma=turn_gamma,
+        lam=turn_lam,
+        token_gamma=gamma,
+        token_lam=lam,
+        bootstrap=x.bootstrap,
+    )
 
 
 def _turns_with_tokens(x: adv.AdvantageInput, of_turns: Floats) -> tuple[Ragged, list[list[int]]]:

@@ -192,6 +192,25 @@ def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"], 
     )
 
 
+def last_states(data: Experience) -> tuple[Ints, Experience]:
+    """Build an experience with one placeholder token in the state where a limit cut each episode.
+
+    The state is the prompt that would have followed; if it did not fit the context, all tokens until then.
+
+    Returns:
+        The numbers of those trajectories in the batch; and the experience, with a trajectory for each of them.
+    """
+    numbers, groups = [], []
+    for number, trajectory in enumerate(data.trajectories):
+        last = trajectory.turns[-1] if trajectory.turns else None
+        state = trajectory.final_ids or ((*last.prompt_ids, *last.response_ids) if last else ())
+        if trajectory.status == "truncated" and state:
+            placeholder = Turn(state, (0,), (0.0,), 0.0, "", "")
+            groups.append(Group(trajectory.task, [Trajectory(trajectory.task, [placeholder], "truncated")]))
+            numbers.append(number)
+    return np.array(numbers, dtype=np.int64), experience(groups, "turn")
+
+
 def _with_experts(samples: Sequence[Sample], inputs: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
     """Return the distinct pairs of a token and its experts, and the inputs as indices of pairs."""
     pairs = []

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from rollenv.core import registry
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.interrupt import interrupt
 from rollenv.core.needs import extra
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.placement import PlacementConfig
 from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.termination import Terminated, Termination
 
 with extra("ray", "Training on several ranks"):
     import ray
@@ -31,10 +33,13 @@ with extra("ray", "Training on several ranks"):
     from rollenv import ray_calls
 
 if TYPE_CHECKING:
-    from rollenv.trainers.trainer import TrainingResult, Watch
+    from rollenv.trainers.trainer import Trainer, TrainingResult, Watch
 
 #: Seconds between two polls of the ranks' messages.
 _POLL_SECONDS = 0.2
+
+#: Seconds to wait for the last poll, which a lost cluster never answers.
+_LAST_POLL_SECONDS = 3.0
 
 #: Seconds in which Ray tries to start all ranks, before it counts a failure and retries.
 _START_SECONDS = 60.0
@@ -60,7 +65,7 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> TrainingRe
         RollenvError: the error that ended the run on a rank.
     """
     placement = config.placement
-    others = config.actor_cpus
+    others, termination = config.actor_cpus, Termination()
     with ray_calls.connected(placement.address, cpus=placement.ranks * placement.cpus + others):
         gpu = _on_gpus(placement, others)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -85,7 +90,7 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> TrainingRe
             ),
         )
         try:
-            return _fit(trainer, messages, run, watch)
+            return _fit(trainer, messages, run, watch, termination)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -98,15 +103,33 @@ def _scaling(placement: PlacementConfig, gpu: bool) -> ScalingConfig:
     return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker=resources)
 
 
-def _fit(trainer: TorchTrainer, messages: Any, run: RunDir, watch: Watch) -> TrainingResult:
-    """Run the trainer, forward the ranks' log messages, and return the first rank's result."""
-    with _forwarded(messages, watch) as outcome:
+def _fit(trainer: TorchTrainer, messages: Any, run: RunDir, watch: Watch, termination: Termination) -> TrainingResult:
+    """Run the trainer, forward the ranks' log messages, and return the first rank's result.
+
+    Raises:
+        Terminated: by SIGTERM, after the first rank has saved a checkpoint.
+    """
+    failed: Exception | None = None
+
+    def fit() -> None:
+        nonlocal failed
         try:
             trainer.fit()
-        except TrainingFailedError as error:
-            failed: Exception | None = error
-        else:
-            failed = None
+        except Exception as error:
+            failed = error
+
+    # In the main thread, Ray would answer SIGINT itself.
+    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
+    try:
+        with termination.handled(), termination.deferred(), _forwarded(messages, watch, termination) as outcome:
+            thread.start()
+            thread.join()
+    except KeyboardInterrupt:
+        if not termination.asked:
+            raise
+        raise Terminated from None
+    if failed and not isinstance(failed, TrainingFailedError):
+        raise failed
     if outcome.error:
         raise outcome.error from failed
     if failed or outcome.result is None:
@@ -164,7 +187,7 @@ class _Messages:
 
     def __init__(self) -> None:
         self.messages: list[tuple[Any, ...]] = []
-        self.failed = False
+        self.failed = self.terminating = False
 
     def send(self, *message: Any) -> None:
         self.failed = self.failed or message[0] == "error"
@@ -173,6 +196,13 @@ class _Messages:
     def receive(self) -> list[tuple[Any, ...]]:
         messages, self.messages = self.messages, []
         return messages
+
+    def terminate(self) -> None:
+        self.terminating = True
+
+    def is_terminating(self) -> bool:
+        """Return whether the first rank has to save a checkpoint and stop."""
+        return self.terminating
 
     def has_failed(self) -> bool:
         """Return whether an error was sent that a restart would raise again."""
@@ -186,8 +216,12 @@ class _Outcome:
 
 
 @contextlib.contextmanager
-def _forwarded(messages: Any, watch: Watch) -> Iterator[_Outcome]:
-    """Forward messages of ranks to the log and to ``watch`` while the block runs."""
+def _forwarded(messages: Any, watch: Watch, termination: Termination) -> Iterator[_Outcome]:
+    """Forward messages of ranks to the log and to ``watch`` while the block runs, and SIGTERM to the first rank.
+
+    Raises:
+        KeyboardInterrupt: after SIGTERM, when a checkpoint is saved.
+    """
     outcome, ended = _Outcome(), threading.Event()
 
     def poll() -> None:
@@ -197,23 +231,31 @@ def _forwarded(messages: Any, watch: Watch) -> Iterator[_Outcome]:
             elif kind == "log":
                 name, level, text = what
                 logging.getLogger(name).log(level, "%s", text)
+            elif kind == "saved":
+                interrupt()
             elif kind == "result":
                 outcome.result = what[0]
             elif outcome.error is None:
                 outcome.error = what[0]
 
     def keep_polling() -> None:
+        told = False
         while not ended.wait(_POLL_SECONDS):
+            if termination.asked and not told:
+                messages.terminate.remote()
+                told = True
             poll()
 
     thread = threading.Thread(target=keep_polling, daemon=True)
     thread.start()
     try:
         yield outcome
-    finally:
         ended.set()
         thread.join()
         poll()
+    finally:
+        ended.set()
+        thread.join(_LAST_POLL_SECONDS)  # Ray ends the process if a thread asks it after its end
 
 
 # -- inside a rank ----------------------------------------------------------------------------------------------------
@@ -258,6 +300,13 @@ def _run_rank(loop_config: dict[str, Any]) -> None:
         raise
 
 
+def _stop_when_told(trainer: Trainer, messages: Any) -> None:
+    while not ray.get(messages.is_terminating.remote()):
+        time.sleep(_POLL_SECONDS)
+    trainer.save_and_stop()
+    messages.send.remote("saved")
+
+
 def _train(task: _Task) -> None:
     import torch
 
@@ -291,6 +340,7 @@ def _train(task: _Task) -> None:
     logs.addHandler(handler)
     try:
         with Trainer(config, run, lambda *progress: send("watch", *progress), ranks) as trainer:
+            threading.Thread(target=_stop_when_told, args=(trainer, task.messages), daemon=True).start()
             result = trainer.fit()
         ray.get(task.messages.send.remote("result", result))
     finally:

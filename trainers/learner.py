@@ -34,6 +34,7 @@ from rollenv.trainers.experience import (
     Floats,
     Ints,
     experience,
+    last_states,
     micro_batches,
     minibatches,
     shares,
@@ -43,6 +44,7 @@ from rollenv.trainers.objective import Objective
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import HIDDEN, LogprobReader, Output
 from rollenv.trainers.policies.packed import Packed, pack
+from rollenv.trainers.policies.routing import NAMES, balance
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import task_seed
 from rollenv.trainers.training_state import TrainingState
@@ -71,12 +73,20 @@ class StepTotals:
     norms: list[float] = field(default_factory=list)
     """Gradient norm of each step that was taken."""
     skipped: int = 0
+    loads: torch.Tensor | None = None
+    """See :func:`~rollenv.trainers.policies.routing.loads`; None for a model without routers."""
     entropies: list[tuple[Ints, Floats]] = field(default_factory=list)
     """Positions of response tokens in the batch, and the entropy at each."""
 
     def add(self, name: str, value: float) -> None:
         """Add to the sum of a metric."""
         self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def add_loads(self, loads: torch.Tensor | None) -> None:
+        """Add loads of experts."""
+        if loads is not None:
+            loads = loads.detach().double().cpu()
+            self.loads = loads if self.loads is None else self.loads + loads
 
     def means(self) -> dict[str, float]:
         """Return the mean of every metric over all tokens, and of the norms."""
@@ -106,7 +116,7 @@ class Learner:
 
     def __init__(self, config: TrainConfig, state: TrainingState, run: RunDir):
         self.config, self.state, self.run = config, state, run
-        self.objective = Objective(config)
+        self.objective = Objective(config, state.policy.scorer.experts_per_token)
         self.vocabulary = int(state.policy.model.config.get_text_config().vocab_size)
         if config.rewards.drop_gibberish >= self.vocabulary:
             raise UsageError(
@@ -148,9 +158,15 @@ class Learner:
         if state.reference:
             shaped.kl = self._kl_penalty(data, metrics)
         if critic := state.critic:
-            data.columns["values"] = self._compute_columns(
-                data, lambda batch: critic.values(batch, self._hidden_states(batch))
-            )
+
+            def valued(batch: Packed) -> torch.Tensor:
+                return critic.values(batch, self._hidden_states(batch))
+
+            data.columns["values"] = self._compute_columns(data, valued)
+            cut, states = last_states(data)
+            shaped.bootstrap = np.zeros(len(data.trajectories))
+            if len(cut):
+                shaped.bootstrap[cut] = self._compute_columns(states, valued)
         credit.assign(data, shaped, config.algorithm, lambda: self._logprobs(data, state.policy, "entropy"))
         if config.algorithm.name in ("gigpo", "hgpo"):
             metrics["recurring_states"] = credit.recurring(data.turns, np.repeat(data.groups, data.lengths).tolist())
@@ -310,6 +326,8 @@ class Learner:
             "trained_samples": int(useful.sum()),
         }
         counts |= {f"dropped/{why}": int(them.sum()) for why, them in data.dropped.items()}
+        if totals.loads is not None:
+            counts |= zip(NAMES, balance(totals.loads, self.objective.experts_per_token).tolist(), strict=True)
         if totals.computed:
             counts["sharing"] = totals.whole / totals.computed
         gathered = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
@@ -350,8 +368,9 @@ class Learner:
         for piece in self._micro_batches(data, step, observations=self.config.loss.observations > 0):
             piece.batch.columns["weights"] *= steps  # they add up to one over the whole batch
             state.policy.last_piece(piece.last)
-            metrics = self._backward(piece.batch, observed / steps, max(targets, 1))
+            metrics, loads = self._backward(piece.batch, observed / steps, max(targets, 1))
             if piece.counts:
+                step_totals.add_loads(loads)
                 rows = data.rows(piece.samples)
                 for name, values in metrics.items():
                     step_totals.add(name, float(values.double().sum()))
@@ -360,21 +379,23 @@ class Learner:
                 step_totals.tokens += len(rows)
                 step_totals.computed += len(piece.batch.ids)
                 step_totals.whole += sum(len(data.inputs[i]) for i in piece.samples)
-        of_ranks = state.ranks.gather((step_totals.tokens, step_totals.computed, step_totals.whole, step_totals.sums))
-        for _, computed, whole, _ in of_ranks:
-            totals.computed += computed
-            totals.whole += whole
+        step_entropies, step_totals.entropies = step_totals.entropies, []  # too many to send
+        of_ranks = state.ranks.gather(step_totals)
+        for each in of_ranks:
+            totals.computed += each.computed
+            totals.whole += each.whole
         norm = self._optimizer_step()
         if not math.isfinite(norm):
-            self._skip_step(totals, sum(sums.get("loss", 0.0) for *_, sums in of_ranks), norm)
+            self._skip_step(totals, sum(each.sums.get("loss", 0.0) for each in of_ranks), norm)
             return
         if isinstance(state.teacher, Averaged):
             state.teacher.follow(state.policy)
         totals.norms.append(norm)
-        totals.entropies += step_totals.entropies
-        for tokens, _, _, sums in of_ranks:
-            totals.tokens += tokens
-            for name, value in sums.items():
+        totals.entropies += step_entropies
+        for each in of_ranks:
+            totals.tokens += each.tokens
+            totals.add_loads(each.loads)
+            for name, value in each.sums.items():
                 totals.add(name, value)
 
     def _optimizer_step(self) -> float:
@@ -389,22 +410,24 @@ class Learner:
             critic.step(hold=not math.isfinite(norm))
         return norm if math.isfinite(critic_norm) else critic_norm
 
-    def _backward(self, batch: Packed, observed: float, targets: int) -> dict[str, torch.Tensor]:
-        """Add a micro-batch's gradients and return metrics for each token."""
+    def _backward(
+        self, batch: Packed, observed: float, targets: int
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor | None]:
+        """Add a micro-batch's gradients and return metrics for each token, and the loads of experts."""
         state, critic = self.state, self.state.critic
         metrics: dict[str, torch.Tensor] = {}
-        hidden = None
+        hidden = loads = None
         if self._learns:
             wanted: tuple[Output, ...] = ("logprobs", "entropy", *(HIDDEN if critic else ()))
             out = state.policy.logprobs(batch, wanted, entropy_gradient=self.config.loss.entropy > 0)
             loss, metrics = self.objective(batch, out, entropy=self._entropy_bonus(), observed=observed)
             state.policy.backward(loss)
-            hidden = out.hidden
+            hidden, loads = out.hidden, out.router
         if critic:
             if hidden is None:
                 hidden = self._hidden_states(batch)
             metrics |= critic.backward(batch, hidden, 1 / targets)
-        return metrics
+        return metrics, loads
 
     @property
     def _learns(self) -> bool:
@@ -485,4 +508,4 @@ def with_zero_weight(batch: Packed) -> Packed:
     """Return a copy of a micro-batch without loss and gradients: zero weights, and no targets for the critic."""
     none = {"weights": 0.0, "returns": math.nan}
     zeros = {name: torch.full_like(batch.columns[name], none[name]) for name in none.keys() & batch.columns.keys()}
-    return replace(batch, columns=batch.columns | zeros)
+    return replace(batch, columns=batch.columns | zeros, readers=torch.zeros_like(batch.readers))

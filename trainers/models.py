@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.local import fix_frequencies, short_context
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.warm_up import Scene, tiny_agent
 from rollenv.core.env_spec import Wrappers
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import Teacher
+from rollenv.trainers.config.player import LocalPlayer
 from rollenv.trainers.config.tasks import training_environments
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.lora import Lora
@@ -67,6 +69,8 @@ def initial_policy(
         share: whether the policy trains the player's own weights, not a copy.
     """
     settings = config.optimizer
+    if player and not isinstance(config.player, LocalPlayer) and (short := short_context(player.model)):
+        fix_frequencies(player.model, config.player.context or short)
     how: dict[str, Any] = {
         "lora": lora,
         "precision": getattr(torch, config.model.precision),

@@ -18,7 +18,7 @@ from rollenv.trainers.config.section import OwnFunction, arguments
 from rollenv.trainers.losses import Correction, LossInput, TokenLoss
 from rollenv.trainers.policies.base import Outputs
 from rollenv.trainers.policies.packed import Packed
-from rollenv.trainers.policies.routing import NAMES
+from rollenv.trainers.policies.routing import balance
 
 #: Policy losses by their names in recipes, whose keys are their arguments.
 POLICY_LOSSES: dict[str, Callable[..., TokenLoss]] = {
@@ -86,6 +86,7 @@ class Objective:
     """The loss of a micro-batch."""
 
     config: TrainConfig
+    experts_per_token: int = 0
 
     @property
     def recomputes(self) -> bool:
@@ -139,10 +140,8 @@ class Objective:
             values, metrics = values + bonus.values, metrics | bonus.metrics
         total = (columns["weights"] * values).sum()
         if out.router is not None:
-            metrics |= {
-                name: number.expand(len(values)) for name, number in zip(NAMES, out.router.detach(), strict=True)
-            }
-            total = total + config.loss.router * columns["weights"].sum() * out.router[0]
+            even = balance(out.router, self.experts_per_token)[0]
+            total = total + config.loss.router * columns["weights"].sum() * even
         elif config.loss.router:
             raise UsageError("this model does not report the choices of its routers; leave out loss.router")
         if out.observations is not None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from rollenv.agents.base import Agent, Updatable
 from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.local import short_context
 from rollenv.agents.engines.router import Router
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
@@ -63,6 +64,12 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
         raise UsageError(
             "vLLM on CPUs goes on with the experts that it started with, whatever weights it gets: take "
             "player.kind=local, a GPU, or adapters of attention layers (model.lora.targets)"
+        )
+    short = short_context(base_agent.model)
+    if short and (engine.max_context > short) != ((settings.context or short) > short):
+        raise UsageError(
+            f"{settings.kind} plays with a context of {engine.max_context} tokens, and takes rotary frequencies for "
+            f"more than {short} of them, with which the model is not trained: limit its context to {short}"
         )
     player = EngineAgent(engine, base_agent.tokenizer, step_prompt, base_agent.sampling, **template)
     player.version = base_agent.version

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -62,7 +63,7 @@ class RemoteReader:
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
         """See :class:`~rollenv.trainers.policies.base.LogprobReader`; without gradients."""
-        sent = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.observed, batch.sequences, batch.turns, {}))
+        sent = on("cpu", replace(batch, columns={}, routes=None))
         computed: Outputs = self._result(self.actor.logprobs.remote(sent, tuple(outputs)))
         return on(batch.ids.device, computed)
 

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from rollenv.core.interrupt import interrupt, interruptible
+
 #: The exit code of a process that SIGTERM ended.
 EXIT_CODE = 128 + signal.SIGTERM
 
@@ -21,35 +23,39 @@ class Terminated(SystemExit):
 
 
 class Termination:
-    """Turns SIGTERM into a KeyboardInterrupt where work can be given up, and waits elsewhere."""
+    """Turns SIGTERM into a KeyboardInterrupt where work can be given up, and waits elsewhere.
+
+    It is made before Ray is connected, whose handler it replaces. A program that has its own keeps it.
+    """
 
     def __init__(self) -> None:
         self.asked = False
+        self.stepping = threading.Lock()
+        """Held while the state of the run changes."""
         self._busy = False
         self._process = os.getpid()
+        self._unhandled = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle SIGTERM while the block runs, in the main thread and unless the program handles it itself."""
+        """Handle SIGTERM while the block runs, in the main thread."""
         here = threading.current_thread() is threading.main_thread()
-        if not here or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        if not here or not self._unhandled:
             yield
             return
-        interrupt = signal.getsignal(signal.SIGINT)
-        signal.signal(signal.SIGTERM, self._note)
-        if interrupt == signal.SIG_IGN:  # as in the background of a shell
-            signal.signal(signal.SIGINT, self._interrupt)
+        before = signal.signal(signal.SIGTERM, self._note)
         try:
-            yield
+            with interruptible():
+                yield
         finally:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, interrupt)
+            signal.signal(signal.SIGTERM, before)
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
         """Run a block to its end before a KeyboardInterrupt."""
         self._busy = True
-        yield
+        with self.stepping:
+            yield
         self._busy = False
         if self.asked:
             raise KeyboardInterrupt
@@ -59,8 +65,4 @@ class Termination:
             os._exit(EXIT_CODE)
         first, self.asked = not self.asked, True
         if first and not self._busy:
-            signal.raise_signal(signal.SIGINT)  # which rollouts know from errors of environments
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
+            interrupt()  # which rollouts know from errors of environments

@@ -174,8 +174,8 @@ class Trainer:
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._held.__exit__(kind, error, trace)
         if kind is None:
             self.state.ranks.send_command("end")
 
@@ -187,17 +187,26 @@ class Trainer:
             Terminated: by SIGTERM, after saving a checkpoint. Episodes and evaluations under way are given up, an
                 update is finished.
         """
-        state, run = self.state, self.run
-        self._to_save = {**self.batches.state(), "unlogged": state.unlogged}
+        self._to_save = {**self.batches.state(), "unlogged": self.state.unlogged}
         with self.termination.handled():
             try:
                 return self._fit()
             except KeyboardInterrupt:
                 if not self.termination.asked:
                     raise
-                if not (run.checkpoints / f"step-{state.iteration:06d}").exists():
-                    state.save(run, self.config.keep_checkpoints, self._to_save)
+                self._save_where_it_is()
                 raise Terminated from None
+
+    def save_and_stop(self) -> None:
+        """Save a checkpoint from another thread, between two steps, and let no more steps begin."""
+        while not self._to_save:  # the first step has not begun
+            time.sleep(0.1)
+        self.termination.stepping.acquire()
+        self._save_where_it_is()
+
+    def _save_where_it_is(self) -> None:
+        if not (self.run.checkpoints / f"step-{self.state.iteration:06d}").exists():
+            self.state.save(self.run, self.config.keep_checkpoints, self._to_save)
 
     def _fit(self) -> TrainingResult:
         started, state, config = time.perf_counter(), self.state, self.config

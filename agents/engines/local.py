@@ -440,21 +440,30 @@ def check_model(model: PreTrainedModel) -> None:
         )
 
 
+def short_context(model: PreTrainedModel) -> int:
+    """Return the longest context of a "longrope" model's short table; 0 for other models."""
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    return int(rope["original_max_position_embeddings"]) if rope.get("rope_type") == "longrope" else 0
+
+
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def fix_frequencies(model: PreTrainedModel) -> None:
+def fix_frequencies(model: PreTrainedModel, context: int | None = None) -> None:
     """Give a model with rotary embeddings of the type "longrope" (Phi-3, Phi-4-mini) one table of frequencies.
 
     transformers takes that for long or for short contexts by the longest sequence of a call, so a token's probability
     would depend on other requests, and on the length of an answer that it is part of. As in vLLM, the table is that of
-    the longest context that the configuration allows.
+    the longest context.
+
+    Args:
+        context: the longest context of the engine that plays the model; by default what the configuration allows.
     """
     for module in model.modules():
         if getattr(module, "rope_type", None) != "longrope":
             continue
-        longest = module.config.max_position_embeddings
+        longest = context or module.config.max_position_embeddings
         module(module.inv_freq[None], torch.tensor([[longest - 1]], device=module.inv_freq.device))  # takes its table
         module.rope_type = "default"  # and keeps it
-        if longest > (short := module.config.rope_parameters["original_max_position_embeddings"]):
+        if not context and longest > (short := short_context(model)):
             logger.warning(
                 "this %s model computes all sequences with its long table of frequencies, as vLLM does; for the short "
                 "one, set max_position_embeddings=%d in the model's config",

@@ -84,6 +84,12 @@ class TokenSession(Session):
             observation, prompt, await self.engine.generate(prompt, sampling, self.rng, session=self.number)
         )
 
+    def next_prompt(self, observation: str, info: dict[str, Any]) -> Ids:
+        try:
+            return self.ask(observation, info)
+        except ContextFull:
+            return ()
+
     def ask(self, observation: str, info: dict[str, Any]) -> Ids:
         """Return the prompt of the next turn."""
         refuse_pictures(info, "an agent of token ids")

@@ -192,6 +192,8 @@ class Episode:
             try:
                 self.replayable = member(session, Session, "replayable")
                 result = await self._take_turns(session, result)
+                if not result.terminated:
+                    trajectory.final_ids = self._next_prompt(session, result)
                 break
             except _Lost:
                 self.log, self.replayable = ReplayLog(), True
@@ -224,6 +226,13 @@ class Episode:
         return result
 
     # -- calling the agent -------------------------------------------------------------------------------------------
+
+    def _next_prompt(self, session: Session, result: EnvResult) -> tuple[int, ...]:
+        try:
+            prompt = member(session, Session, "next_prompt")(result.observation, result.info)
+            return validation.integers(prompt, "next_prompt")
+        except BaseException as error:
+            raise self._classify_agent_error("next_prompt()", error) from error
 
     def _end_session(self, session: Session) -> None:
         """Store the session's record and close the session."""

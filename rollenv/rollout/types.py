@@ -100,6 +100,8 @@ class Trajectory:
     "wrong", "hung", "lost" or "differs". Empty if nothing failed."""
     final_observation: str = ""
     final_view: str = ""
+    final_ids: tuple[int, ...] = ()
+    """The prompt that would have followed a limit. Empty if the episode ended by itself, or if it did not fit."""
     group: int = 0
     """Number of its group in the rollout."""
     member: int = 0

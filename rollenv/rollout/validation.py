@@ -164,11 +164,11 @@ def action(value: Any) -> Action:
         raise BadValue(f"an action's finish must be one of {_FINISHES}, not {finish[:40]!r}")
     checked = Action(
         text(value.text, "an action's text"),
-        _integers(value.prompt_ids, "prompt_ids"),
-        _integers(value.response_ids, "response_ids"),
+        integers(value.prompt_ids, "prompt_ids"),
+        integers(value.response_ids, "response_ids"),
         tuple(number(each, "every value of logprobs") for each in _sequence(value.logprobs, "logprobs")),
         whole(value.policy_version, "an action's policy_version"),
-        _integers(value.versions, "versions"),
+        integers(value.versions, "versions"),
         finish,
         text(value.raw, "an action's raw response"),
         _messages(value.messages),
@@ -200,7 +200,7 @@ def plain(value: Any, what: str) -> Any:
         raise BadValue(f"{what}: not JSON data: {error}") from error
 
 
-def _integers(values: Any, what: str) -> tuple[int, ...]:
+def integers(values: Any, what: str) -> tuple[int, ...]:
     """Check non-negative integers that fit 32 bits."""
     try:
         items = tuple(map(operator.index, _sequence(values, what)))
@@ -213,7 +213,7 @@ def _integers(values: Any, what: str) -> tuple[int, ...]:
 
 def whole(value: Any, what: str) -> int:
     """Check a non-negative integer that fits 32 bits."""
-    return _integers((value,), what)[0]
+    return integers((value,), what)[0]
 
 
 def _sequence(values: Any, what: str) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -279,6 +280,24 @@ def test_ppo_bi_level_and_by_tokens_are_their_estimators():
     ]
     gae = adv.token_gae(of_tokens, values, gamma=0.9, lam=0.8)
     np.testing.assert_allclose(data.columns["advantages"], gae.advantages)
+
+
+@pytest.mark.parametrize("kind", ["token", "turn", "bi_level"])
+def test_what_a_limit_cut_off_counts_with_the_value_of_the_last_state(kind):
+    data = experience(batch("plain"), "turn")
+    with_values(data)
+    algorithm = Ppo(credit=kind, gamma=0.9, lam=0.8, turn_gamma=0.7, turn_lam=0.6)
+    credit.assign(data, shaped(data), algorithm)
+    without = data.columns["returns"]
+    credit.assign(data, replace(shaped(data), bootstrap=np.zeros(len(data.trajectories))), algorithm)
+    np.testing.assert_array_equal(data.columns["returns"], without)
+    valued = replace(shaped(data), bootstrap=np.eye(len(data.trajectories))[1] * 5.0)
+    credit.assign(data, valued, algorithm)
+    more = data.columns["returns"] - without
+    assert not np.nan_to_num(more[data.trajectory != 1]).any(), "one that terminated expects nothing more"
+    last = data.turn == data.turn[data.trajectory == 1].max()
+    target = np.flatnonzero(last)[0 if kind == "turn" else -1]
+    assert more[target] == pytest.approx(5 * (0.9 if kind == "token" else 0.7)), "gamma V of the state after it"
 
 
 @pytest.mark.parametrize("kind", ["token", "turn", "bi_level"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import rank_runs
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,9 @@ from rollenv.trainers import checkpoint
 from rollenv.trainers.experience import experience, micro_batches, minibatches
 from rollenv.trainers.learner import TrainingError
 from rollenv.trainers.objective import POLICY_LOSSES
-from rollenv.trainers.run_dir import read_rows
+from rollenv.trainers.policies.packed import pack
+from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.trainer import Trainer
 
 
 def test_episodes_that_repeat_themselves_change_no_weight_and_are_counted(tmp_path, small, caplog):
@@ -203,3 +206,29 @@ def test_the_scale_of_the_loss_does_not_follow_the_share_of_informative_groups(t
             ]
             moved.append(run.learner.update(run.learner.compute_advantages(played, {}))["grad_norm"])
     assert moved[0] == pytest.approx(2 * moved[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["model", "head"])
+@pytest.mark.parametrize("end", ["false", "true"])
+def test_a_cut_episode_is_valued_by_the_critic_in_the_state_that_would_have_followed(tmp_path, kind, end):
+    ppo = ["algorithm.name=ppo", f"algorithm.critic.kind={kind}", "algorithm.gamma=0.9"]
+    config = rank_runs.settings(f"env.kwargs={{end={end}, turns=2}}", *ppo, f"run_dir={tmp_path / 'run'}")
+    with Trainer(config, RunDir.create(config, "sokoban")) as trainer:
+        learner, state = trainer.learner, trainer.state
+        torch.nn.init.normal_(state.critic.head.weight)  # 0 at first
+        groups = trainer._collect({})
+        groups[0].trajectories[0].final_ids = ()  # as after the last prompt that fits
+        data = learner.compute_advantages(groups, {})
+        for number, trajectory in enumerate(data.trajectories):
+            last = trajectory.turns[-1]
+            expected = last.reward
+            if end == "false":
+                follows = state.base_agent.encode(f"{trajectory.final_observation}>")
+                assert trajectory.final_ids == (follows if number else ())
+                cut = replace(last, prompt_ids=trajectory.final_ids or last.prompt_ids + last.response_ids)
+                alone = experience([Group(trajectory.task, [replace(trajectory, turns=[cut])])], "turn")
+                value = state.critic.values(pack(alone, [0]), learner._hidden_states(pack(alone, [0])))[0]
+                assert abs(value.item()) > 1e-3
+                expected += 0.9 * value.item()
+            at = np.flatnonzero(data.trajectory == number)[-1]
+            assert data.columns["returns"][at] == pytest.approx(expected, abs=1e-5)

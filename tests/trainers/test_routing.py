@@ -30,7 +30,7 @@ from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
-from rollenv.trainers.policies.routing import NAMES, balance
+from rollenv.trainers.policies.routing import NAMES, balance, loads
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
@@ -46,7 +46,7 @@ def _words(monkeypatch):
 
 
 def numbers(*layers, chosen):
-    return dict(zip(NAMES, balance(layers, chosen).tolist(), strict=True))
+    return dict(zip(NAMES, balance(loads(layers, chosen), chosen).tolist(), strict=True))
 
 
 @settings(deadline=None, max_examples=40)
@@ -70,12 +70,12 @@ def test_steps_along_its_gradient_make_routers_even():
     torch.manual_seed(0)
     states, gate = torch.randn(200, 8) + 1, torch.nn.Linear(8, 6, bias=False)
     adam = torch.optim.Adam(gate.parameters(), lr=0.01)
-    before = balance([gate(states)], 2)
+    before = balance(loads([gate(states)], 2), 2)
     for _ in range(200):
         adam.zero_grad()
-        balance([gate(states)], 2)[0].backward()
+        balance(loads([gate(states)], 2), 2)[0].backward()
         adam.step()
-    after = balance([gate(states)], 2)
+    after = balance(loads([gate(states)], 2), 2)
     assert after[0] < before[0]
     assert after[1] < before[1], "the fullest expert has less"
 
@@ -131,9 +131,21 @@ def test_a_copy_in_another_process_tells_of_its_routers_too():
     policy = LocalPolicy(model)
     batch = pack(data, range(2), share=policy.packs)
     expected = policy.logprobs(batch).router
-    assert expected[0] > 0
+    assert expected[0].sum() > 0
     policy.scorer = pickle.loads(pickle.dumps(policy.scorer))  # as ranks get it, after forward passes
     torch.testing.assert_close(policy.logprobs(batch).router, expected)
+
+
+@pytest.mark.parametrize("pieces", [[range(6)], [[0, 1], [2, 3, 4, 5]], [[5], [0, 3], [1, 2, 4]]])
+@pytest.mark.parametrize("share", [True, False])
+def test_loads_do_not_depend_on_micro_batches_and_shared_prefixes(pieces, share):
+    model = tied()[1]
+    data = experience(drawn_turns(model, [(3, 1, 4, 1, 5), (3, 1, 4, 1, 6), (9, 2)] * 2, 6), "turn")
+    policy = LocalPolicy(model)
+    batches = [pack(data, piece, share=share) for piece in pieces]
+    assert sum(int(batch.readers.sum()) for batch in batches) == sum(map(len, data.inputs))
+    alone = [policy.logprobs(pack(data, [number])).router for number in range(6)]
+    torch.testing.assert_close(sum(policy.logprobs(batch).router for batch in batches), sum(alone))
 
 
 def drawn_turns(model, prompts, tokens):

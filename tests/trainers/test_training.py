@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rollenv.agents.local import LocalAgent
@@ -213,18 +214,28 @@ def test_ctrl_c_says_how_to_go_on_and_leaves_no_process(tmp_path, small):
         os.killpg(process.pid, 0)
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize("background", [False, True])
-def test_sigterm_to_all_processes_saves_and_leaves_none(tmp_path, small, background):
-    """In the background of a shell, SIGINT is ignored."""
-    run = tmp_path / "run"
-    command = [*COMMAND, f"run_dir={run}", *small, "iterations=10000", "checkpoint_every=10000", "rollout.processes=2"]
-    if background:
-        command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+def _begun(run: Path, command: list[str]) -> subprocess.Popen[str]:
+    """A run after three iterations, in the background of a shell, where SIGINT is ignored."""
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command, "iterations=10000", "checkpoint_every=10000"]
+    process = subprocess.Popen([*command, f"run_dir={run}"], stderr=subprocess.PIPE, text=True, start_new_session=True)
     while process.poll() is None and _last_iteration(run) < 3:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGTERM)
+    return process
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "more", ["rollout.processes=2", "batches.kind=stream", "rollout.shards=2", "placement.ranks=2"]
+)
+def test_sigterm_saves_and_leaves_no_process(tmp_path, small, more):
+    run = tmp_path / "run"
+    if with_ray := more.startswith(("rollout.shards", "placement")):
+        pytest.importorskip("ray")
+    process = _begun(run, [*COMMAND, *small, more])
+    if with_ray:  # a cluster that ends with the run saves nothing
+        process.send_signal(signal.SIGTERM)
+    else:
+        os.killpg(process.pid, signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
     assert f"run_dir={run} --resume" in " ".join(errors.split())
@@ -233,6 +244,19 @@ def test_sigterm_to_all_processes_saves_and_leaves_none(tmp_path, small, backgro
     assert saved == [f"step-{_last_iteration(run):06d}"] or saved == [f"step-{_last_iteration(run) + 1:06d}"]
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("more", ["rollout.workers=ray:2", "placement.ranks=2"])
+def test_a_lost_ray_node_ends_the_run_with_an_error(tmp_path, small, more):
+    pytest.importorskip("ray")
+    process = _begun(tmp_path / "run", [*COMMAND, *small, more])
+    (node,) = (p for p in psutil.Process(process.pid).children(recursive=True) if p.name() == "raylet")
+    node.kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the Ray node of this process has ended" in " ".join(errors.split())
+    assert "Traceback" not in errors
 
 
 @pytest.mark.integration

@@ -46,6 +46,8 @@ class AdvantageInput:
     """(R,) KL penalty of each token, with ``kl.name=reward``."""
     values: Floats | None = None
     """(R,) the critic's value before each token, with ``algorithm.name=ppo``."""
+    bootstrap: Floats | None = None
+    """(N,) the critic's value of the state where a limit cut each trajectory; 0 for those that terminated."""
     compute_entropy: Callable[[], Floats] = field(default=lambda: np.zeros(0), repr=False)
 
     def __post_init__(self) -> None:

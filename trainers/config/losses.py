@@ -51,7 +51,8 @@ class Loss(Section):
     observations: Weight = 0.0
     """Coefficient of the cross-entropy on the environment's observations between responses (ECHO)."""
     router: Weight = 0.0
-    """Coefficient of the load-balancing loss of a mixture of experts (usually 0.001), which is 1 for an even load."""
+    """Coefficient of the load-balancing loss of a mixture of experts (usually 0.001), which is 1 for an even load:
+    the mean over micro-batches (``router/balance`` is that of the whole batch)."""
     routing: Literal["own", "replay"] = "own"
     """The experts of tokens in an update: the trained model's own choice; or those used during sampling, weighted by
     the trained model (rollout routing replay, R3)."""

@@ -50,6 +50,11 @@ with warnings.catch_warnings():
             """The arguments of ``Sampling`` that constrain answers."""
             return {"schema": json.dumps(self.schema) if self.schema else "", "grammar": self.grammar}
 
+        @property
+        def context(self) -> int:
+            """The longest context that the settings name; 0 for the player's default."""
+            return int(getattr(self, "options", {}).get("max_model_len") or 0)
+
 
 class VllmPlayer(StructuredPlayer):
     """vLLM: in this process, one in each of ``rollout.shards``, or behind servers. It gets the trainer's weights or

@@ -31,7 +31,7 @@ class Outputs:
     observations: Tensor | None = None
     """(m,) float32 log-probabilities of the observations between the responses, at temperature 1."""
     router: Tensor | None = None
-    """(4,) see :func:`~rollenv.trainers.policies.routing.balance`; None for a model without routers."""
+    """(3, layers, E) see :func:`~rollenv.trainers.policies.routing.loads`; None for a model without routers."""
 
 
 class LogprobReader(Protocol):

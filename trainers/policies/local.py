@@ -24,7 +24,7 @@ from rollenv.trainers.policies.head import MOST_LOGITS, token_logprobs
 from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged_weights
 from rollenv.trainers.policies.optimizers import Kind, make_optimizer
 from rollenv.trainers.policies.packed import Labels, Packed
-from rollenv.trainers.policies.routing import balance, experts_per_token
+from rollenv.trainers.policies.routing import experts_per_token, loads
 from rollenv.trainers.policies.state import MOMENTS, all_finite, tensors_of, whole
 
 logger = logging.getLogger(__name__)
@@ -70,8 +70,8 @@ class Scorer(nn.Module):  # type: ignore[misc]
         """Return the fields of :class:`~rollenv.trainers.policies.base.Outputs`; None for those not computed.
 
         Returns:
-            (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations, (4,) the
-            balance of routers; None for those not computed.
+            (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations, (3,
+            layers, E) the loads of experts; None for those not computed.
         """
         drawn, observed = batch.drawn, batch.observed
         self.routing.replay(batch.routes)  # until the next batch, since checkpointed layers are recomputed
@@ -98,7 +98,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
         observations = head(others, observed.targets)[0][observed.of] if len(observed.of) else None
         router = None
         if routed and self.experts_per_token:
-            router = balance(routed, self.experts_per_token)
+            router = loads(routed, self.experts_per_token, batch.readers)
         if entropy is not None:
             entropy = entropy[drawn.of]
         return chosen[drawn.of], entropy, states, observations, router
@@ -349,7 +349,7 @@ def _packs_wrongly(model: PreTrainedModel) -> str:
     no_labels = Labels(ids[:0], ids[:0], ids[:0])
 
     def states(tokens: Tensor, row: PackedRow, at: Tensor, packs: bool) -> Tensor:
-        batch = Packed(tokens, row, Labels(at, at, at), no_labels, at, at, {})
+        batch = Packed(tokens, row, Labels(at, at, at), no_labels, at, at, {}, torch.ones_like(tokens))
         return hidden_states(model, batch, packs=packs)[0]
 
     model.eval()

@@ -47,6 +47,8 @@ class Packed:
     """(n,) the turn of each response token, 0 to K - 1."""
     columns: dict[str, Tensor]
     """(n,) float32 each."""
+    readers: Tensor
+    """(L,) the number of samples that contain each input token."""
     routes: Tensor | None = None
     """(L, layers k) the experts of each token in the trained model; None for its own choice."""
 
@@ -109,6 +111,7 @@ def pack(
         tensor(np.repeat(np.arange(len(samples)), [len(positions) for positions in drawn])),
         tensor(turns),
         {name: tensor(values[rows], torch.float32) for name, values in data.columns.items()},
+        tensor(layout.readers([data.keys[i] for i in numbers])),
         routes,
     )
 
@@ -130,6 +133,7 @@ class _Layout:
     """
 
     def __init__(self, inputs: dict[bytes, Ints], *, share: bool):
+        self._inputs = inputs
         segments, self._leaf = tree(inputs, share=share)
         shapes = [(segment.before, segment.end - segment.before) for segment in segments]
         order = sorted(range(len(segments)), key=shapes.__getitem__)
@@ -147,6 +151,11 @@ class _Layout:
                 above = [self._paths[segment.parent]] if segment.parent >= 0 else []
                 self._paths.append(np.concatenate([*above, own]))
             self.paths = np.concatenate([self._paths[i] for i in order])
+
+    def readers(self, keys: Sequence[bytes]) -> Ints:
+        """Return how many of the inputs contain each token of the row."""
+        lengths = [len(self._inputs[key]) for key in keys]
+        return np.bincount(self.find(keys, [np.arange(n) for n in lengths]))
 
     def find(self, keys: Sequence[bytes], positions: Sequence[Ints]) -> Ints:
         """Return the row positions of tokens, given by their positions in inputs."""
