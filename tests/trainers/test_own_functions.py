@@ -107,6 +107,7 @@ constant = 3
 def _words():
     rollenv.list_envs()
     before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    registry.ENV_REGISTRY.pop(words.ID, None)  # other files leave it there
     rollenv.register(words.ID, "words:Words", abilities=["oracle", "random_action", "state_key"], indexed=True)
     yield
     registry.ENV_REGISTRY = before

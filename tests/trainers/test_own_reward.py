@@ -30,6 +30,7 @@ QA = "test:Sums-v0"
 def _words():
     rollenv.list_envs()
     before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    registry.ENV_REGISTRY.pop(words.ID, None)  # other files leave it there
     rollenv.register(words.ID, "words:Words", abilities=["oracle", "random_action", "state_key"], indexed=True)
     rollenv.register(QA, "rollenv.envs.qa.env:QaEnv", abilities=["oracle"], indexed=True, dataset=ROWS)
     yield
