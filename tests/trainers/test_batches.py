@@ -75,6 +75,7 @@ def _words():
     rollenv.list_envs()
     before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
     abilities = ["oracle", "random_action", "state_key"]
+    registry.ENV_REGISTRY.pop(words.ID, None)  # other files leave it there
     rollenv.register(words.ID, "words:Words", abilities=abilities, indexed=True)
     rollenv.register(SLOW, "test_batches:SlowWords", abilities=abilities, indexed=True)
     rollenv.register(SAME, "test_batches:SameWords", abilities=abilities, indexed=True)
