@@ -8,8 +8,12 @@ from pathlib import Path
 from rollenv.trainers.config import load_config
 from rollenv.trainers.config.tasks import training_environments
 
-#: Source file of each page.
-SOURCES: dict[str, str] = {}
+#: Source file of each page; for the first three, the folder or file that a reader of the repository is sent to.
+SOURCES: dict[str, str] = {
+    "envs/index.md": "envs",
+    "recipes/keys.md": "trainers/config",
+    "reference/index.md": "docs/generate/reference.py",
+}
 #: Base folder of each page's links.
 ORIGINS: dict[str, str] = {}
 

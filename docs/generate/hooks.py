@@ -52,13 +52,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
     def moved(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(here, match[2]))
-        if not (ROOT / target).exists() or (here.startswith("docs") and target.startswith("docs/")):
-            return match[0]
         known = {origin: path for path, origin in documents.SOURCES.items()}
-        if target.startswith("docs/"):
-            found = target.removeprefix("docs/")
-        elif target in known:
+        between = here.startswith("docs") and target.startswith("docs/") and target not in known
+        if not (ROOT / target).exists() or between:
+            return match[0]
+        if target in known:
             found = known[target]
+        elif target.startswith("docs/"):
+            found = target.removeprefix("docs/")
         else:
             return f"{match[1]}{config.repo_url}/blob/main/{target}"
         return match[1] + posixpath.relpath(found, posixpath.dirname(page.file.src_uri) or ".")
