@@ -112,7 +112,8 @@ def test_links_lead_somewhere():
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             path = (page.parent / target).resolve()
-            assert path.is_relative_to(ROOT) and path.exists(), f"{page.name} links to {target}"
+            assert path.is_relative_to(ROOT), f"{page.name} links to {target}"
+            assert path.exists(), f"{page.name} links to {target}"
 
 
 def test_the_sections_of_the_reference_name_modules_that_exist():
