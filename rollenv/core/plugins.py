@@ -70,7 +70,7 @@ def function_at(name: str, what: str, *folders: str | Path) -> Callable[..., Any
     module, colon, attribute = name.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{what} {name!r} is no module:function")
-    looked = [os.path.abspath(folder) for folder in dict.fromkeys((os.curdir, *folders))]
+    looked = list(dict.fromkeys(os.path.abspath(folder) for folder in (os.curdir, *folders)))
     for folder in looked:
         first = Path(folder, module.partition(".")[0])
         if folder not in sys.path and (first.with_suffix(".py").is_file() or first.is_dir()) and not _found(first.name):
