@@ -235,7 +235,7 @@ class ChatFormat(ChatTemplate):
         return ids[skip:]
 
     def call_message(self, text: str, calls: Sequence[tuple[str, str, Any]]) -> Message:
-        """Build an assistant's message with calls; as text if the template writes none, or their arguments are no objects.
+        """Build an answer with calls, as text if the template writes none or their arguments are no objects.
 
         Args:
             calls: their ids, names and arguments.
