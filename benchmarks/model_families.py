@@ -15,8 +15,10 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import torch
 from common import ROOT, header, save, table
 
 ZOO = ROOT / "tests" / "zoo"
@@ -64,7 +66,8 @@ def played(family: Family, python: str, folder: Path) -> tuple[str, str]:
     """Return whether vLLM plays a family's model, and the reason if it does not."""
     from rollenv.agents.tiny.model import build_tokenizer
 
-    family.model(512).save_pretrained(folder / "model")
+    model = family.model(512).eval()
+    model.save_pretrained(folder / "model")
     build_tokenizer(["What is 2 + 3? 5"] * 9, 300, chat=True).save_pretrained(folder / "model")
     (folder / "rollenv").symlink_to(ROOT / "rollenv")
     settings = os.environ | _QUIET | {"PYTHONPATH": str(folder)}
@@ -77,11 +80,18 @@ def played(family: Family, python: str, folder: Path) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         return "no", f"not loaded in {_LIMIT} s"
     if line := re.search(r"^PLAYED (.*)", run.stdout, re.MULTILINE):
-        result = json.loads(line[1])
-        return ("yes", "") if result["worst"] < 1e-3 else ("no", f"log-probabilities differ by {result['worst']}")
-    errors = [line for line in (run.stdout + run.stderr).splitlines() if re.search(r"(Error|Exception)\b.*: ", line)]
-    reason = " ".join((errors or ["it ended without a result"])[-1].split())
-    return "no", re.sub(r"^.*? with \{.*?\}: |^\[rank0\]: ", "", reason)[:200]
+        answer = json.loads(line[1])
+        asked, ids = answer["asked"], torch.tensor(answer["ids"])
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*asked, *answer["ids"]]]), use_cache=False).logits[0]
+        its = logits.log_softmax(-1)[len(asked) - 1 : -1].gather(1, ids[:, None])[:, 0]
+        worst = float((its - torch.tensor(answer["logprobs"])).abs().max())
+        return ("yes", "") if worst < 1e-3 else ("no", f"log-probabilities differ by {worst:.2g}")
+    told = run.stdout + run.stderr
+    causes = re.findall(r"(?:Value error|Assertion failed), (.*?)(?: \[type=|$)", told, re.MULTILINE)
+    causes = causes or re.findall(r"^.*?((?:\w+Error|Exception)\b.*?: .*)$", told, re.MULTILINE)
+    reason = " ".join((causes or ["it ended without a result"])[-1].split())
+    return "no", re.sub(r"^.*? with \{.*?\}: ", "", reason)[:200]
 
 
 def main() -> None:
@@ -89,18 +99,23 @@ def main() -> None:
     parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter with vLLM, in which the models are played too")
     args = parser.parse_args()
     rows, reasons = [], []
+
+    def in_vllm(family: Family) -> tuple[str, str]:
+        with tempfile.TemporaryDirectory() as scratch:
+            return played(family, str(Path(args.vllm).absolute()), Path(scratch))
+
     with tempfile.TemporaryDirectory() as scratch:
         tests = tested(Path(scratch))
-    for family in FAMILIES:
+    plays = [("not tried", "")] * len(FAMILIES)
+    if args.vllm:
+        with ThreadPoolExecutor(2) as pool:
+            plays = list(pool.map(in_vllm, FAMILIES))
+    for family, (vllm, why) in zip(FAMILIES, plays, strict=True):
         chat = tests[f"test_chats_are_what_the_template_renders[{family.name}]"]
         full, lora = (
             tests[f"test_models_are_trained_as_they_play_and_go_on[{family.name}-{how}]"] for how in ("full", "lora")
         )
-        vllm = "not tried"
-        if args.vllm:
-            with tempfile.TemporaryDirectory() as scratch:
-                vllm, why = played(family, str(Path(args.vllm).absolute()), Path(scratch))
-            reasons += [f"- {family.name} in vLLM: `{why}`"] if why else []
+        reasons += [f"- {family.name} in vLLM: `{why}`"] if why else []
         trained = [
             "with vLLM" if family.elsewhere and how["outcome"] == "yes" else how["outcome"] for how in (full, lora)
         ]

@@ -184,9 +184,13 @@ class ChatFormat(ChatTemplate):
     def _hide(self, what: re.Pattern[str], text: str) -> str:
         return what.sub(lambda m: f"{OPEN}{self._literals.index(m[0])}{CLOSE}", text)
 
-    def reveal(self, text: str) -> str:
-        """Return the original text of an escaped one."""
-        return HIDDEN.sub(lambda m: self._literals[int(m[1])], text)
+    def reveal(self, shown: Any) -> Any:
+        """Return the original of an escaped text, or of all texts in a message."""
+        if isinstance(shown, dict):
+            return {self.reveal(key): self.reveal(value) for key, value in shown.items()}
+        if isinstance(shown, list):
+            return [self.reveal(value) for value in shown]
+        return HIDDEN.sub(lambda m: self._literals[int(m[1])], shown) if isinstance(shown, str) else shown
 
     def without_stop(self, ids: Ids) -> Ids:
         """Return a response without its stop token."""
@@ -236,7 +240,7 @@ class ChatFormat(ChatTemplate):
         return ids[skip:]
 
     def call_message(self, text: str, calls: Sequence[tuple[str, str, Any]]) -> Message:
-        """Build an assistant's message with calls; as text if the template cannot write them.
+        """Build an answer with calls, as text if the template writes none or their arguments are no objects.
 
         Args:
             calls: their ids, names and arguments.

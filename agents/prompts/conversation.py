@@ -81,13 +81,9 @@ class Conversation:
     @property
     def messages(self) -> list[Message]:
         """The chat so far as ``{"role": ..., "content": ...}``, without the system prompt. An answer's thought is under
-        the key by which the template reads it, or else part of the content.
+        the key by which the template reads it, or else part of the content; its calls are under ``tool_calls``.
         """
-        shown = [*self._messages, *self._pending]
-        return [
-            {key: self.format.reveal(value) if isinstance(value, str) else value for key, value in message.items()}
-            for message in shown
-        ]
+        return [self.format.reveal(message) for message in (*self._messages, *self._pending)]
 
     def offer(self, tools: Sequence[dict[str, Any]]) -> None:
         """Set the environment's functions for the template, before the first prompt."""

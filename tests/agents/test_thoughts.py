@@ -342,6 +342,27 @@ def test_a_model_may_write_more_calls_than_its_template_takes(calls, thoughts):
     assert ("tool_calls" in chat.messages[1]) == (calls == 1)
 
 
+def test_marks_in_arguments_are_text_and_shown_as_they_are():
+    tokenizer = tokenizer_of(READABLE)
+    chat = Conversation(tokenizer, tools=LOOK, thoughts="drop")
+    chat.add("user", "Sure?")
+    chat.prompt()
+    spelled = [i for c in "[end]" for i in tokenizer.encode(c, add_special_tokens=False)]
+    before, after = (
+        letters(tokenizer, "<think>hm</think><function=look><parameter=what>"),
+        "</parameter></function>[end]",
+    )
+    chat.answer([*before, *spelled, *letters(tokenizer, after)])
+    chat.add("tool", "17")
+    shown = "[assistant]<function=look><parameter=what>[end]</parameter></function>[end][tool]17[end][assistant]"
+    assert tokenizer.decode(chat.prompt()).endswith(shown)
+    assert chat.prompt().count(tokenizer.eos_token_id) == 3
+    assert chat.splits == 1
+    (call,) = chat.messages[1]["tool_calls"]
+    assert call["function"] == {"name": "look", "arguments": {"what": "[end]"}}
+    assert chat.messages[2]["tool_call_id"] == call["id"]
+
+
 @pytest.mark.parametrize("template", [READABLE, CALLS])
 @pytest.mark.parametrize(
     "said",
