@@ -42,6 +42,8 @@ def _list_algorithms(wanted: bool) -> None:
 
 def command(
     recipe: str = typer.Argument(
+        "",
+        show_default=False,
         help="Bundled recipe (sokoban, webshop), TOML file, or environment id.",
         autocompletion=completion.recipes,
     ),
@@ -57,6 +59,10 @@ def command(
     list_algorithms: bool = typer.Option(
         False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List the values of algorithm=NAME."
     ),
+    gateway: str = typer.Option(
+        "", "--from", metavar="URL", help="Train on rated sessions of `rollenv gateway`; URL is its administrator's."
+    ),
+    batch: int = typer.Option(16, min=1, help="Rated sessions for each update, with --from."),
     write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file, without starting anything."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
@@ -68,6 +74,13 @@ def command(
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.termination import Terminated
 
+    if gateway:
+        from rollenv.cli.train_from import train_from
+
+        train_from(gateway, [*filter(None, [recipe]), *(overrides or ())], batch)
+        return
+    if not recipe:
+        raise UsageError("name a recipe, a TOML file or an environment; or a gateway with --from")
     if harness:
         overrides = [*(overrides or ()), f"harness.name={json.dumps(harness)}"]
     run: RunDir | None = None
