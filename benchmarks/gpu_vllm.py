@@ -34,7 +34,7 @@ from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import parse_config
 from rollenv.trainers.config.load import with_settings
 from rollenv.trainers.experience import experience
-from rollenv.trainers.learner import Learner
+from rollenv.trainers.learner import Updater
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.ranks import ALONE
@@ -271,7 +271,7 @@ def with_rollenv(folder: Path, groups: list[Group], advantages: list[float]) -> 
             "run_dir": str(folder / "run-update"),
         }
     )
-    learner = Learner(config, begin(config, {}, lambda *_: None, ALONE), RunDir(folder / "run-update"))
+    learner = Updater(config, begin(config, {}, lambda *_: None, ALONE), RunDir(folder / "run-update"))
 
     def step() -> None:
         data = learner.compute_advantages(groups, {})

@@ -21,7 +21,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group
 from rollenv.trainers import sharded_state
 from rollenv.trainers.config import TrainConfig, load_config
-from rollenv.trainers.learner import Learner
+from rollenv.trainers.learner import Updater
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.training_state import TrainingState, begin, restore
@@ -47,13 +47,13 @@ def settings(hidden: int, layers: int, groups: int) -> TrainConfig:
     )
 
 
-def built(config: TrainConfig, ranks: Ranks) -> tuple[TrainingState, Learner]:
+def built(config: TrainConfig, ranks: Ranks) -> tuple[TrainingState, Updater]:
     run = RunDir(Path("nowhere"))
     parts = restore(config, run, {}, lambda *_: None, ranks) or begin(config, {}, lambda *_: None, ranks)
-    return parts, Learner(config, parts, run)
+    return parts, Updater(config, parts, run)
 
 
-def update(learner: Learner, groups: list[Group]) -> float:
+def update(learner: Updater, groups: list[Group]) -> float:
     began = time.perf_counter()
     learner.update(learner.compute_advantages(groups, {}))
     return time.perf_counter() - began

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.load import load_config
     from rollenv.trainers.losses.types import LossInput, TokenLoss
+    from rollenv.trainers.own_loop import Learner
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.trainer import Trainer, TrainingResult
     from rollenv.trainers.training import train
@@ -38,6 +39,7 @@ _MODULES = {
     "step_reinforce": "rollenv.trainers.advantages.turns",
     "TrainConfig": "rollenv.trainers.config",
     "load_config": "rollenv.trainers.config.load",
+    "Learner": "rollenv.trainers.own_loop",
     "RunDir": "rollenv.trainers.run_dir",
     "TrainingResult": "rollenv.trainers.trainer",
     "Trainer": "rollenv.trainers.trainer",
@@ -46,6 +48,7 @@ _MODULES = {
 
 __all__ = [
     "AdvantageInput",
+    "Learner",
     "LossInput",
     "RunDir",
     "TokenLoss",

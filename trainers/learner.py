@@ -111,7 +111,7 @@ class MicroBatch:
     """True for the last micro-batch of a step."""
 
 
-class Learner:
+class Updater:
     """Trains a run's policy, and its critic if it has one."""
 
     def __init__(self, config: TrainConfig, state: TrainingState, run: RunDir):

@@ -31,7 +31,7 @@ from rollenv.trainers.batches import batches_of, weights_for_player
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
-from rollenv.trainers.learner import Learner
+from rollenv.trainers.learner import Updater
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.ranks import ALONE, Ranks
@@ -113,7 +113,7 @@ class Trainer:
             self.manager = manager = self._shards(stack) if rollout.shards else self._manager(stack)
             if config.rewards.group:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
-            self.learner = Learner(config, state, run)
+            self.learner = Updater(config, state, run)
             if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
                 manager.run(update_weights_of(state.player, weights_for_player(state.policy, config.weight_form)))
                 state.player.version = state.base_agent.version

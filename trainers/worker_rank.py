@@ -6,7 +6,7 @@ import collections
 
 from rollenv.trainers import sharded_state
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.learner import Learner
+from rollenv.trainers.learner import Updater
 from rollenv.trainers.ranks import Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.training_state import begin, restore
@@ -15,7 +15,7 @@ from rollenv.trainers.training_state import begin, restore
 def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
     """Run the commands of the first rank until it ends the run."""
     state = restore(config, run, {}, lambda *_: None, ranks) or begin(config, {}, lambda *_: None, ranks)
-    learner = Learner(config, state, run)
+    learner = Updater(config, state, run)
     while True:
         match ranks.receive_command():
             case "learn", (iteration, version, groups):

@@ -93,6 +93,11 @@ class GatewaySample:
     """Log-probabilities of sampled tokens; 0 elsewhere."""
     versions: tuple[int, ...]
     """Version of the weights that sampled each token; -1 elsewhere."""
+    session: str = ""
+    """Id of the session."""
+    task: str = ""
+    reward: float | None = None
+    """Reward of the session, with those of its calls; None if there is none yet."""
 
 
 class _Pending:
@@ -327,6 +332,12 @@ class GatewaySession:
         self._note({"event": "reward", "node": node.number, "value": value})
         node.reward = (node.reward or 0.0) + value
 
+    @property
+    def total_reward(self) -> float | None:
+        """The reward of the session, with those of its calls; None if there is none yet."""
+        given = [reward for reward in (self.reward, *(n.reward for n in self.tree.nodes)) if reward is not None]
+        return sum(given) if given else None
+
     def finish(self, reward: float | None = None) -> None:
         """Finish the session: running calls are cancelled, and later ones are refused with 410."""
         if reward is not None:
@@ -396,7 +407,8 @@ class GatewaySession:
             logprobs += [0.0] * len(read) + list(node.logprobs)
             versions += [-1] * len(read) + list(node.versions)
             before = node
-        return [GatewaySample(tuple(i), tuple(m), tuple(p), tuple(v)) for i, m, p, v in runs]
+        about = (self.id, self.task, self.total_reward)
+        return [GatewaySample(tuple(i), tuple(m), tuple(p), tuple(v), *about) for i, m, p, v in runs]
 
     def chats(self, which: Iterable[Kind] = TRAINED) -> list[dict[str, Any]]:
         """Return the longest chats of these kinds, for supervised training, as OpenAI's ``messages`` and ``tools``."""

@@ -1,7 +1,7 @@
 """The calls of a session as a tree of nodes, each with an answer and its sampled tokens.
 
 A client sends its whole chat with every call. Messages are compared in a normal form, not as tokens; a match stands for
-the original tokens of the prompt and answer (facts and rules: docs/guides/harness.md).
+the original tokens of the prompt and answer (facts and rules: docs/guides/gateway.md).
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import os
 import shlex
+import signal
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +42,8 @@ class HarnessAgent(Agent):
 
     In an environment with a machine (``shell:*``, ``harbor:*``, ``tb:*``) the harness runs in that machine: one action
     is the whole play, and the task is submitted at its end. Any other environment is offered as MCP tools to a harness
-    with MCP support, in a separate machine. An action's ``calls`` are the harness's model calls.
+    with MCP support, in a separate machine; a ``command:`` without MCP runs on this host, once for each observation,
+    which it reads and answers with an action. An action's ``calls`` are the harness's model calls.
 
     Args:
         model: an agent with an engine, which can be trained, or a
@@ -78,26 +81,34 @@ class HarnessAgent(Agent):
         if self._machines[env_id]:
             extras = await asyncio.to_thread(attached, self.harness, self.gateway.address)  # it may install it
             return {**kwargs, "calls": "native", "attached": extras}
-        if not self.harness.mcp and "{mcp_url}" not in self.harness.command:
+        if not self._takes_tools and self.harness.name != "command":
             raise UsageError(
                 f"{env_id} is no machine, so it is offered as MCP tools, which {self.harness.name} does not take; "
                 "choose codex, claude-code or opencode, or an environment such as shell:*"
             )
         return dict(kwargs)
 
+    @property
+    def _takes_tools(self) -> bool:
+        return bool(self.harness.mcp) or "{mcp_url}" in self.harness.command
+
     def start(self, env: EnvHandle, seed: int) -> Session:
         calls = self.gateway.open(env.env_id, seed=seed, sampling=getattr(self, "sampling", None))
-        return InMachine(self, env, calls) if self._machines[env.env_id] else OverTools(self, env, calls)
+        if self._machines[env.env_id]:
+            return InMachine(self, env, calls)
+        return OverTools(self, env, calls) if self._takes_tools else Beside(self, env, calls)
 
     def close(self) -> None:
         """Free the gateway's port."""
         self.gateway.close()
 
-    def program(self, calls: GatewaySession, instruction: str, *, tools: bool = False) -> dict[str, Any]:
+    def program(
+        self, calls: GatewaySession, instruction: str, *, tools: bool = False, host: str = f"127.0.0.1:{PORT}"
+    ) -> dict[str, Any]:
         """Return the harness with a task, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`."""
         return program(
             self.harness,
-            base_url=f"http://127.0.0.1:{PORT}/s/{calls.key}",
+            base_url=f"http://{host}/s/{calls.key}",
             key=calls.key,
             model=self.gateway.model.name,
             instruction=instruction,
@@ -226,6 +237,40 @@ class OverTools(_Play):
         if self._machine is not None:
             with contextlib.suppress(SandboxError):
                 self._machine.kill()
+
+
+class Beside(_Play):
+    """A play on this host, by a program of the user that is no tool of a machine, such as a LangGraph script."""
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        """Run the program with an observation as its input; what it prints is the action."""
+        spec = self.agent.program(self.calls, shown(observation, info), host=self.agent.gateway.address)
+        began, name = time.monotonic(), shlex.join(spec["command"])[:200]
+        try:
+            running = await asyncio.create_subprocess_exec(
+                *spec["command"],
+                env=os.environ | spec["env"],
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(f"cannot run {name}: {error.strerror or error}") from error
+        try:
+            async with asyncio.timeout(self.agent.seconds):
+                said, errors = await running.communicate(spec["stdin"].encode())
+        except TimeoutError:
+            raise AgentFailed(f"{name} has not ended after {self.agent.seconds:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)  # it may have started others
+            await running.wait()
+        output = errors.decode(errors="replace")
+        self.ended = {"exit_code": running.returncode, "output": output, "seconds": time.monotonic() - began}
+        if running.returncode:
+            raise AgentFailed(f"{name} ended with exit code {running.returncode}: {output.strip()[-500:]}")
+        return self.action(said.decode(errors="replace").strip())
 
 
 def shown_tools(tools: Tools) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import secrets
 import signal
@@ -15,6 +16,11 @@ import typer
 
 from rollenv.cli.common import AgentOptions, console, make_agent
 from rollenv.core.errors import UsageError
+
+#: Seconds between two looks for a new checkpoint.
+_FOLLOW_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from rollenv.agents.gateway.gateway import Gateway
@@ -32,6 +38,9 @@ def command(
     record: Path = typer.Option(None, help="File that records all calls; its unfinished sessions are continued."),
     chats: Path = typer.Option(
         None, help="File to which finished sessions are appended as chats, for supervised training."
+    ),
+    follow: Path = typer.Option(
+        None, metavar="RUN", help="Run folder whose checkpoints are served as they are written, without a pause."
     ),
     temperature: float = typer.Option(None, min=0, help="Sampling temperature. Default: what each client requests."),
     max_tokens: int = typer.Option(
@@ -61,11 +70,13 @@ def command(
         caps=Caps(calls=calls, tokens=tokens),
         seed=seed,
     )
+    if follow and upstream:
+        raise UsageError("--follow needs a model of this gateway: local:FOLDER or vllm:FOLDER")
     if chats is not None:
         gateway.on_finish = _writer(chats)
     if upstream:
         console.print("answers come from a foreign endpoint: they have no tokens, and are recorded only")
-    asyncio.run(_serve(gateway, admin_port))
+    asyncio.run(_serve(gateway, admin_port, follow))
     open_ones = sum(not session.over and bool(session.tree.nodes) for session in gateway.sessions.values())
     if chats is not None and open_ones:
         console.print(f"{open_ones} sessions with calls were not finished: {chats} has only what was finished before")
@@ -105,7 +116,34 @@ def _writer(file: Path) -> Any:
     return write
 
 
-async def _serve(gateway: Gateway, admin_port: int) -> None:
+async def _follow(agent: Any, run: Path) -> None:
+    """Load every new checkpoint of a run into the agent's engine; calls in progress continue with it."""
+    import transformers
+
+    from rollenv.trainers.checkpoint import CheckpointError, checkpoints, load
+
+    transformers.utils.logging.disable_progress_bar()
+    seen = None
+    while True:
+        newest = next(reversed(checkpoints(run / "checkpoints")), None)
+        if newest not in (None, seen):
+            try:
+                trained, _, about = await asyncio.to_thread(load, newest, plays=False)
+            except CheckpointError as error:  # a newer one may have replaced it
+                logger.warning("%s", error)
+            else:
+                await agent.suspend()
+                try:
+                    await agent.update_weights(trained.model.state_dict().items())
+                    agent.version = about["version"]
+                finally:
+                    await agent.resume()
+                logger.info("serving %s", newest)
+            seen = newest
+        await asyncio.sleep(_FOLLOW_SECONDS)
+
+
+async def _serve(gateway: Gateway, admin_port: int, follow: Path | None) -> None:
     """Serve until SIGINT or SIGTERM."""
     from rollenv.agents.gateway.http import HttpServer
     from rollenv.agents.gateway.server import admin_app
@@ -124,6 +162,11 @@ async def _serve(gateway: Gateway, admin_port: int) -> None:
         console.print(f"  OPENAI_BASE_URL={session.base_url} OPENAI_API_KEY={session.key}", soft_wrap=True)
         console.print(f"  ANTHROPIC_BASE_URL={session.anthropic_url} ANTHROPIC_API_KEY={session.key}", soft_wrap=True)
         console.print(f"  GOOGLE_GEMINI_BASE_URL={session.anthropic_url} GEMINI_API_KEY={session.key}", soft_wrap=True)
-        await over.wait()
+        model: Any = gateway.model
+        following = asyncio.create_task(_follow(model.agent, follow)) if follow else None
+        stopped = asyncio.create_task(over.wait())
+        await asyncio.wait(filter(None, (following, stopped)), return_when=asyncio.FIRST_COMPLETED)
+        if following and not following.cancel():
+            following.result()  # raises what ended it
     await admin.stop()
     admin.close()

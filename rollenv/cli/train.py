@@ -42,6 +42,8 @@ def _list_algorithms(wanted: bool) -> None:
 
 def command(
     recipe: str = typer.Argument(
+        "",
+        show_default=False,
         help="Bundled recipe (sokoban, webshop), TOML file, environment id, or file or folder of questions.",
         autocompletion=completion.recipes,
     ),
@@ -60,6 +62,10 @@ def command(
     seeds: int = typer.Option(0, min=0, help="Number of seeds: a run for each, in one folder, with their means."),
     vary: list[str] = typer.Option(None, metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds."),
     beside: int = typer.Option(0, min=0, help="Runs at a time with --seeds or --vary; 0: one per core, one on a GPU."),
+    gateway: str = typer.Option(
+        "", "--from", metavar="URL", help="Train on rated sessions of `rollenv gateway`; URL is its administrator's."
+    ),
+    batch: int = typer.Option(16, min=1, help="Rated sessions for each update, with --from."),
     write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file, without starting anything."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
@@ -71,6 +77,13 @@ def command(
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.termination import Terminated
 
+    if gateway:
+        from rollenv.cli.train_from import train_from
+
+        train_from(gateway, [*filter(None, [recipe]), *(overrides or ())], batch)
+        return
+    if not recipe:
+        raise UsageError("name a recipe, a TOML file or an environment; or a gateway with --from")
     if harness:
         overrides = [*(overrides or ()), f"harness.name={json.dumps(harness)}"]
     if seeds or vary:

@@ -128,7 +128,7 @@ def test_a_deadline_grades_what_is_there(command):
 
 def test_an_environment_without_a_machine_needs_a_harness_with_tools():
     with pytest.raises(rollenv.UsageError, match="machine"):
-        play(TrainedHarnessAgent(scripted([]), HARNESS), env="game:Sokoban-v0-easy")
+        play(TrainedHarnessAgent(scripted([]), "pi"), env="game:Sokoban-v0-easy")
 
 
 def test_unknown_kinds_of_calls_are_refused():

@@ -24,7 +24,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
 from rollenv.trainers.experience import experience, shares
-from rollenv.trainers.learner import Learner
+from rollenv.trainers.learner import Updater
 from rollenv.trainers.ranks import ALONE, RankLost, Ranks
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
@@ -63,7 +63,7 @@ def learned(ranks: Ranks, overrides: list[str], updates: int = 4):
     if not ranks.first:
         return run_worker_rank(config, run, ranks)
     parts = restore(config, run, {}, quiet, ranks) or begin(config, {}, quiet, ranks)
-    learner, rows = Learner(config, parts, run), []
+    learner, rows = Updater(config, parts, run), []
     with RolloutManager(parts.player) as manager:
         batches = [
             manager.batch(parts.source, config.rollout.groups_per_batch, config.rollout.group_size)
@@ -249,7 +249,7 @@ def trained(ranks: Ranks, path: Path, *overrides: str, die=(-1, "update", -1)):
     run, started = RunDir.resume(path) if ranks.first else (RunDir(path), given)  # which locks the folder
     config = run.extend(started, given) if ranks.first else given
     dying, place, number = die
-    calls, (owner, name) = itertools.count(1), {"update": (Learner, "_optimizer_step"), "save": (dcp, "save")}[place]
+    calls, (owner, name) = itertools.count(1), {"update": (Updater, "_optimizer_step"), "save": (dcp, "save")}[place]
     real = getattr(owner, name)
 
     def fatal(*args, **kwargs):

@@ -20,7 +20,7 @@ from rollenv.core import registry
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.ray_shards import ActorShard
 from rollenv.trainers.batches import Batches
-from rollenv.trainers.learner import Learner
+from rollenv.trainers.learner import Updater
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
@@ -79,7 +79,7 @@ def kill(shard: ActorShard) -> None:
 @pytest.fixture
 def killings(monkeypatch):
     """Once both counts are set to 0: ends the process of a shard in a group, and that of another during an update."""
-    told, play, update = {"groups": -1000, "updates": -1000}, ActorShard.play, Learner.update
+    told, play, update = {"groups": -1000, "updates": -1000}, ActorShard.play, Updater.update
 
     async def playing(shard, *group):
         doing = asyncio.ensure_future(play(shard, *group))
@@ -98,7 +98,7 @@ def killings(monkeypatch):
         return update(learner, *given)
 
     monkeypatch.setattr(ActorShard, "play", playing)
-    monkeypatch.setattr(Learner, "update", updating)
+    monkeypatch.setattr(Updater, "update", updating)
     return told
 
 
@@ -131,7 +131,7 @@ def test_a_run_without_shards_ends_and_says_why(tmp_path, monkeypatch):
             kill(slot.shard)
         return {}
 
-    monkeypatch.setattr(Learner, "update", killed)
+    monkeypatch.setattr(Updater, "update", killed)
     with pytest.raises(RolloutBroken):
         train(tmp_path / "run", *SHARDS, "rollout.shard_losses=0", "iterations=2")
 

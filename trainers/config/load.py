@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from rollenv.agents.engines.base import Sampling
 from rollenv.core.arguments import NOTHING, value_of
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.registry import DATA, spec
@@ -87,6 +88,33 @@ def load_prompt(settings: Sequence[str]) -> AnyPrompt:
     overrides = [f"prompt.{setting}" for setting in more]
     _apply(plain, overrides)
     return parse_config(plain, overrides).prompt
+
+
+#: The number of updates unless one is set.
+_ENDLESS = 10**9
+
+#: Sections of updates without an environment.
+_OF_UPDATES = ("algorithm", "loss", "correction", "kl", "optimizer", "rewards", "model", "seed", "iterations")
+
+
+def load_updates(settings: Sequence[str], sampling: Sampling) -> TrainConfig:
+    """Load the settings of updates with given episodes, ``key=value``; the learning rate is constant by default.
+
+    Args:
+        sampling: how the episodes were sampled.
+    """
+    for setting in settings:
+        if (section := setting.partition("=")[0].partition(".")[0]) not in _OF_UPDATES:
+            raise UsageError(f"{section!r} is no setting of updates; there are {', '.join(_OF_UPDATES)}")
+    plain: dict[str, Any] = {"env": {"id": ""}, "model": {"path": "", "sync": "copy"}, "iterations": _ENDLESS}
+    plain |= {"prompt": {"kind": "conversation"}, "optimizer": {"final_lr": 1.0, "warmup_iterations": 0}}
+    plain["rollout"] = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens}
+    keys = _apply(plain, settings)
+    config = parse_config(plain, settings)
+    _refuse_unused_keys(config, keys)
+    if config.algorithm.name == "ppo":
+        raise UsageError("algorithm.name=ppo needs a critic, which only runs have; take another algorithm")
+    return config
 
 
 def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:

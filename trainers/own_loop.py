@@ -1,0 +1,171 @@
+"""Training without an environment: updates with episodes that the caller brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollenv.agents.base import update_weights_of
+from rollenv.agents.engines.local import load_weights
+from rollenv.agents.gateway.session import GatewaySample, GatewaySession
+from rollenv.agents.local import LocalAgent, NoEngine
+from rollenv.core.errors import UsageError
+from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers import checkpoint
+from rollenv.trainers.config.load import load_updates
+from rollenv.trainers.credit import Shaper
+from rollenv.trainers.learner import Updater
+from rollenv.trainers.models import initial_policy
+from rollenv.trainers.policies.lora import Lora, Unadapted
+from rollenv.trainers.ranks import ALONE
+from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.trainer import rollout_metrics
+from rollenv.trainers.training_state import TrainingState
+
+Episode = Group | Trajectory | GatewaySession | GatewaySample
+
+
+class Learner:
+    """Trains a model with episodes that the caller brings, for training loops of your own.
+
+    ::
+
+        learner = Learner(agent, "optimizer.lr=1e-5")
+        metrics = learner.update(sessions)
+        gateway.run(learner.publish())
+
+    Args:
+        agent: the agent that plays with the model; or one loaded with ``plays=False``, if other programs play.
+        settings: keys of a recipe, such as ``algorithm.name=rloo``. There are those of ``algorithm``, ``loss``,
+            ``correction``, ``kl``, ``optimizer``, ``rewards``, ``model.lora``, ``model.precision``, ``seed`` and
+            ``iterations``. The learning rate is constant by default.
+        model: the model, if the agent plays with an engine of its own, such as vLLM: a folder or name.
+        run_dir: folder for checkpoints; training continues from the last one in it.
+    """
+
+    def __init__(self, agent: Any, *settings: str, model: str | Path = "", run_dir: str | Path = ""):
+        self.agent, self.run = agent, RunDir(Path(run_dir))
+        self.base = agent if not model else LocalAgent.load(model, plays=False)
+        if not isinstance(self.base, LocalAgent):
+            raise UsageError(f"{type(agent).__name__} holds no model to train: name it with model=")
+        self.config = config = load_updates(settings, agent.sampling)
+        saved = checkpoint.checkpoints(self.run.checkpoints) if run_dir else []
+        lora = None
+        if (adapters := config.model.lora).rank:
+            lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
+        policy = initial_policy(config, self.base, ALONE, lora=lora)
+        self.state = state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
+        state.base_agent, state.player = self.base, agent
+        if config.kl.name != "none":
+            state.reference = Unadapted(policy, policy.model) if lora else initial_policy(config, self.base, ALONE)
+        if saved:
+            _, states, about = checkpoint.load(saved[-1], plays=False)
+            state.policy.load_state_dict(states["policy"])
+            state.iteration = int(about["iteration"])
+        self._updater, self._published = Updater(config, state, self.run), not saved
+
+    def update(self, episodes: Iterable[Episode]) -> dict[str, float]:
+        """Take the optimizer steps of one batch.
+
+        Args:
+            episodes: finished sessions of a gateway or their samples, trajectories or groups. Those with an equal task
+                are a group.
+
+        Returns:
+            Metrics, as in a run's ``metrics.jsonl``.
+
+        Raises:
+            UsageError: there is no episode with tokens, or a session has no reward.
+            TrainingError: a loss, gradient or weight is not finite.
+        """
+        groups, state = grouped(episodes), self.state
+        if isinstance(self.base.engine, NoEngine) and self.base is self.agent:
+            self.base.version = state.iteration
+        metrics = rollout_metrics(groups)
+        data = self._updater.compute_advantages(groups, metrics)
+        metrics |= self._updater.update(data)
+        state.iteration += 1
+        self._published = False
+        return metrics
+
+    async def publish(self) -> None:
+        """Load the trained weights into the agent's engine, in the event loop in which it plays.
+
+        That is ``gateway.run(learner.publish())`` for a gateway in a thread. Calls in progress continue with the new
+        weights after their tokens.
+        """
+        await update_weights_of(self.agent, self.state.policy.named_weights())
+        self._published = True
+
+    def save(self) -> Path:
+        """Write a checkpoint below ``run_dir``, and return its folder."""
+        if self.run.path == Path():
+            raise UsageError("checkpoints need a folder: Learner(..., run_dir=FOLDER)")
+        if not isinstance(self.base.engine, NoEngine):
+            if not self._published:
+                raise UsageError("await publish() before save(): the agent still has the weights of an earlier update")
+        else:
+            load_weights(self.base.model, self.state.policy.named_weights())
+            self.base.version = self.state.iteration
+        keep, states = self.config.keep_checkpoints, self.state.states
+        return checkpoint.save(self.run.checkpoints, self.state.iteration, self.base, states, keep)
+
+
+def grouped(episodes: Iterable[Episode]) -> list[Group]:
+    """Convert episodes to groups by their tasks."""
+    groups: list[Group] = []
+    by_task: dict[str, Group] = {}
+    samples: dict[str, list[GatewaySample]] = {}
+
+    def add(task: str, trajectory: Trajectory) -> None:
+        if task not in by_task:
+            by_task[task] = Group(trajectory.task, [])
+            groups.append(by_task[task])
+        by_task[task].trajectories.append(trajectory)
+
+    for episode in episodes:
+        if isinstance(episode, Group):
+            groups.append(episode)
+        elif isinstance(episode, Trajectory):
+            add(repr(episode.task), episode)
+        elif isinstance(episode, GatewaySession | GatewaySample):
+            for sample in episode.samples() if isinstance(episode, GatewaySession) else [episode]:
+                samples.setdefault(sample.session, []).append(sample)
+        else:
+            raise UsageError(
+                f"an episode is a gateway's session, one of its samples, a Trajectory or a Group, not {episode!r:.80}"
+            )
+    for session, parts in samples.items():
+        add(parts[0].task or session, trajectory_of(parts))
+    return groups
+
+
+def trajectory_of(samples: Sequence[GatewaySample]) -> Trajectory:
+    """Convert all samples of a gateway's session to a trajectory.
+
+    Raises:
+        UsageError: the session has no reward yet.
+    """
+    reward = samples[0].reward
+    if reward is None:
+        raise UsageError(f"session {samples[0].session} has no reward yet: finish it with one, or set one for a call")
+    turns = [turn for sample in samples for turn in _turns(sample)]
+    if turns:
+        turns[-1].reward = reward
+    name = samples[0].task or samples[0].session
+    return Trajectory(Task(f"gateway:{name}", 0), turns, "terminated", success=reward > 0)
+
+
+def _turns(sample: GatewaySample) -> Iterable[Turn]:
+    """Yield a turn for each run of sampled tokens, whose prompt is everything before."""
+    start = 0
+    while start < len(sample.ids):
+        end = start + 1
+        while end < len(sample.ids) and sample.mask[end] == sample.mask[start]:
+            end += 1
+        if sample.mask[start]:
+            drawn, versions = slice(start, end), tuple(sample.versions[start:end])
+            ids, logprobs = tuple(sample.ids[drawn]), tuple(sample.logprobs[drawn])
+            yield Turn(tuple(sample.ids[:start]), ids, logprobs, 0.0, "", "", "", versions[0], versions)
+        start = end
