@@ -13,6 +13,7 @@ from rollenv.agents.local import LocalAgent, NoEngine
 from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers import checkpoint
+from rollenv.trainers.batches import as_saved
 from rollenv.trainers.config.load import load_updates
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.learner import Updater
@@ -95,7 +96,11 @@ class Learner:
         That is ``gateway.run(learner.publish())`` for a gateway in a thread. Calls in progress continue with the new
         weights after their tokens.
         """
-        await update_weights_of(self.agent, self.state.policy.named_weights())
+        policy = self.state.policy
+        weights = policy.named_weights()
+        if self.agent is not self.base:
+            weights = as_saved(policy.model, weights)
+        await update_weights_of(self.agent, weights)
         self._published = True
 
     def save(self) -> Path:

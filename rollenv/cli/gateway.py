@@ -120,6 +120,8 @@ async def _follow(agent: Any, run: Path) -> None:
     """Load every new checkpoint of a run into the agent's engine; calls in progress continue with it."""
     import transformers
 
+    from rollenv.agents.local import LocalAgent
+    from rollenv.trainers.batches import as_saved
     from rollenv.trainers.checkpoint import CheckpointError, checkpoints, load
 
     transformers.utils.logging.disable_progress_bar()
@@ -134,7 +136,10 @@ async def _follow(agent: Any, run: Path) -> None:
             else:
                 await agent.suspend()
                 try:
-                    await agent.update_weights(trained.model.state_dict().items())
+                    weights = trained.model.state_dict().items()
+                    await agent.update_weights(
+                        weights if isinstance(agent, LocalAgent) else as_saved(trained.model, weights)
+                    )
                     agent.version = about["version"]
                 finally:
                     await agent.resume()
