@@ -8,6 +8,7 @@ import pytest
 
 import rollenv
 from rollenv import typed
+from rollenv.cli.play import VI, letters
 
 
 class Lamp(rollenv.Env):
@@ -70,3 +71,15 @@ def test_an_environment_that_takes_long_for_an_action_is_not_waited_for(monkeypa
     assert len(asked) < 5
     assert found.few == ()
     assert found.action("off") == "off"
+
+
+def test_letters_move_only_where_all_words_are_known_and_none_begins_with_one():
+    def cycle(*words):
+        turns = itertools.cycle(words)
+        return known(lambda: next(turns))
+
+    many = cycle("north", "south", "east", "west", *(f"say {n}" for n in range(30)))
+    assert many.moves
+    assert letters(many) == {}  # there may be "look"
+    assert letters(cycle("north", "south", "east", "west")) == VI
+    assert letters(cycle("north", "south", "east", "jump")) == {}
