@@ -17,6 +17,7 @@ import subprocess
 import sys
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from email.parser import Parser
@@ -25,9 +26,20 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.proxies import without_proxy
+from rollenv.folder_lock import lock_folder
 
 CATALOG = "rollenv.json"
-_WHEEL = re.compile(r"[\w.!+]+(-[\w.!+]+){2,4}\.whl")
+#: What the fields of a package may be: they become parts of paths, pages and lines in a terminal.
+_FIELDS = {
+    "name": re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.ASCII | re.IGNORECASE),
+    "version": re.compile(r"[\w.!+-]+", re.ASCII),
+    "wheel": re.compile(r"[\w.!+]+(-[\w.!+]+){2,4}\.whl", re.ASCII),
+    "sha256": re.compile(r"[0-9a-f]{64}"),
+}
+#: What zipfile raises: a damaged file, a password, an unknown compression.
+_NO_WHEEL = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError)
+#: Bytes that a file of an index may have.
+_LARGEST = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -40,10 +52,24 @@ class IndexedPackage:
     sha256: str
     ids: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        for field, form in _FIELDS.items():
+            value = getattr(self, field)
+            if not isinstance(value, str) or not form.fullmatch(value):
+                raise ValueError(f"{value!r} is no {field} of a package")
+        if not all(isinstance(env_id, str) and env_id.isprintable() for env_id in self.ids):
+            raise ValueError(f"{self.ids!r} are no ids of environments")
+        if _folder(self.wheel.partition("-")[0]) != self.folder:
+            raise ValueError(f"{self.wheel!r} is no wheel of {self.name}")
+
     @property
     def folder(self) -> str:
         """The folder's name, normalised as pip does (PEP 503)."""
-        return re.sub(r"[-_.]+", "-", self.name).lower()
+        return _folder(self.name)
+
+
+def _folder(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_wheel(wheel: Path) -> tuple[IndexedPackage, set[str]]:
@@ -60,12 +86,14 @@ def read_wheel(wheel: Path) -> tuple[IndexedPackage, set[str]]:
             points = about.replace("METADATA", "entry_points.txt")
             groups = configparser.ConfigParser()
             groups.read_string(file.read(points).decode() if points in names else "")
-    except (OSError, zipfile.BadZipFile, StopIteration, UnicodeDecodeError, configparser.Error) as error:
+        hashed = sha256(wheel.read_bytes())
+        package = IndexedPackage(metadata["Name"], metadata["Version"], wheel.name, hashed, ())
+    except (*_NO_WHEEL, StopIteration, ValueError, configparser.Error) as error:
         raise UsageError(f"{wheel} is no wheel: {type(error).__name__}: {error}") from error
     if not groups.has_section("rollenv.envs"):
         raise UsageError(f"{wheel.name} registers no environments: it has no entry point in the group rollenv.envs")
     modules = {name.split("/")[0].removesuffix(".py") for name in names if ".dist-info/" not in name}
-    return IndexedPackage(metadata["Name"], metadata["Version"], wheel.name, sha256(wheel.read_bytes()), ()), modules
+    return package, modules
 
 
 def sha256(data: bytes) -> str:
@@ -79,8 +107,11 @@ def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, 
     Raises:
         UsageError: it registers none, cannot be imported, or does not end in time.
     """
-    with zipfile.ZipFile(wheel) as file:
-        file.extractall(site)
+    try:
+        with zipfile.ZipFile(wheel) as file:
+            file.extractall(site)  # makes no links, and nothing outside of ``site``
+    except _NO_WHEEL as error:
+        raise UsageError(f"{wheel} cannot be unpacked: {type(error).__name__}: {error}") from error
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-c", "from rollenv.package_index import describe; describe()", str(episodes), *modules]
     try:
@@ -127,19 +158,25 @@ def add(index: Path, wheel: Path, package: IndexedPackage, about: dict[str, Any]
     """Put a wheel into an index, with its record.
 
     Raises:
-        UsageError: the index has other contents under this name and version, or cannot be written.
+        UsageError: the index has other contents under this name and version, or cannot be written, or another process
+            writes it.
     """
+    try:
+        index.mkdir(parents=True, exist_ok=True)
+        lock_folder(index, package)  # what another process adds meanwhile would be missing in what is written here
+    except OSError as error:
+        raise UsageError(f"cannot write the index {index}: {error.strerror or error}") from error
     packages = read_catalog(str(index)) if (index / CATALOG).exists() else []
     for other in packages:
         if other.folder == package.folder and other.version == package.version and other.sha256 != package.sha256:
             raise UsageError(f"{index} has another wheel of {package.name} {package.version}: raise the version")
-    package = replace(package, ids=tuple(about))
-    packages = [p for p in packages if (p.folder, p.version) != (package.folder, package.version)] + [package]
+    added = replace(package, ids=tuple(about))
+    packages = [p for p in packages if (p.folder, p.version) != (package.folder, package.version)] + [added]
     try:
         folder = index / package.folder
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         shutil.copyfile(wheel, folder / package.wheel)
-        record = asdict(package) | {"environments": about}
+        record = asdict(added) | {"environments": about}
         (folder / f"{package.wheel}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         own = [p for p in packages if p.folder == package.folder]
         (folder / "index.html").write_text(_page((f"{p.wheel}#sha256={p.sha256}", p.wheel) for p in own), "utf-8")
@@ -163,16 +200,15 @@ def read_catalog(index: str) -> list[IndexedPackage]:
     try:
         rows = json.loads(text)
         return [IndexedPackage(**{**row, "ids": tuple(row["ids"])}) for row in rows]
-    except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{index}/{CATALOG} is damaged: {error}") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UsageError(f"{index}/{CATALOG} is damaged: {type(error).__name__}: {error}") from error
 
 
 def find(index: str, wanted: str) -> IndexedPackage:
     """Return the package of a name, or of ``NAME==VERSION``; of several versions, the one published last."""
     name, _, version = wanted.partition("==")
     packages = read_catalog(index)
-    folder = IndexedPackage(name, "", "", "", ()).folder
-    named = [p for p in packages if p.folder == folder and version in ("", p.version)]
+    named = [p for p in packages if p.folder == _folder(name) and version in ("", p.version)]
     if not named:
         has = ", ".join(f"{p.name}=={p.version}" for p in packages) or "nothing"
         raise UsageError(f"{index} has no {wanted}; it has {has}")
@@ -185,8 +221,6 @@ def fetch_wheel(index: str, package: IndexedPackage, into: Path, expected: str =
     Raises:
         UsageError: the wheel is another one.
     """
-    if not _WHEEL.fullmatch(package.wheel):
-        raise UsageError(f"{index} names a wheel {package.wheel!r}, which is no file name of one")
     data = fetch(index, f"{package.folder}/{package.wheel}")
     if sha256(data) != (expected or package.sha256) or (expected and expected != package.sha256):
         raise UsageError(
@@ -209,9 +243,14 @@ def fetch(index: str, path: str) -> bytes:
 
     url = f"{index.rstrip('/')}/{path}"
     try:
-        with httpx.Client(timeout=60.0, follow_redirects=True, mounts=without_proxy(url)) as client:
-            answer = client.get(url)
+        client = httpx.Client(timeout=60.0, follow_redirects=True, mounts=without_proxy(url))
+        with client, client.stream("GET", url) as answer:
             answer.raise_for_status()
-            return answer.content
+            data = bytearray()
+            for part in answer.iter_bytes():
+                data += part
+                if len(data) > _LARGEST:
+                    raise UsageError(f"{url} is larger than {_LARGEST >> 20} MiB")
+            return bytes(data)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UsageError(f"{index} is no index of packages: {error}") from error

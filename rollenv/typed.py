@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rollenv.core.env import Env
-from rollenv.core.errors import RollenvError
 from rollenv.core.parsing import ACTION_FORMATS
 
 #: Directions and their names in games.
@@ -18,6 +18,8 @@ _WRAPPED = re.compile(r"(\\boxed\{|<answer>|\[|)([^\[\]{}<>]*)(\}|</answer>|\]|)
 _SAMPLES = 40
 #: If at most this many different ones occur among four times as many, they count as all actions.
 _FEW = 12
+#: Seconds in which an environment samples.
+_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,24 @@ def reader(env: Env, prompt: str) -> ActionReader:
     samples = list(_samples(env))
     template = _template(env, prompt, samples)
     bare = {found[2] for sample in samples if (found := _WRAPPED.fullmatch(sample))}
-    few = sorted({*samples, *(_samples(env, 3 * _SAMPLES) if len(set(samples)) <= _FEW else ())})
+    more = list(_samples(env, 3 * _SAMPLES)) if len(samples) == _SAMPLES and len(set(samples)) <= _FEW else []
+    few = sorted({*samples, *more}) if len(more) == 3 * _SAMPLES else []  # of fewer samples, some may be missing
     return ActionReader(template, _moves(bare, template), tuple(few) if len(few) <= _FEW else ())
 
 
 def _samples(env: Env, number: int = _SAMPLES) -> Iterator[str]:
-    """Yield random actions, sampled in a copy if the environment can be copied."""
+    """Yield random actions, sampled in a copy if the environment can be copied; fewer if it fails or takes long."""
     if not hasattr(env, "sample_random_action"):
         return
-    with contextlib.suppress(RollenvError, NotImplementedError):
+    until = time.monotonic() + _SECONDS
+    with contextlib.suppress(Exception):  # it can be played all the same
         if hasattr(env, "spawn"):
-            env = env.spawn(same_state=True)
+            env = env.spawn(same_state=True)  # not closed: it shares what no episode changes
         for _ in range(number):
-            yield env.sample_random_action()
+            action = env.sample_random_action()
+            if not isinstance(action, str) or time.monotonic() > until:
+                return
+            yield action
 
 
 def _template(env: Env, prompt: str, samples: list[str]) -> str:

@@ -86,12 +86,12 @@ def command(
 
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
-    from rollenv.core.registry import named_wrappers
+    from rollenv.core.registry import named_wrappers, spec
     from rollenv.core.wrappers.factory import with_tokenizer
     from rollenv.rollout.evaluate import evaluate
     from rollenv.rollout.fingerprints import model_fingerprint, row_fingerprints
 
-    ids = [env, *(text for text in settings or () if "=" not in text)]
+    ids = list(dict.fromkeys([env, *(text for text in settings or () if "=" not in text)]))
     given = key_values(text for text in settings or () if "=" in text)
     if resume and out is None:
         raise UsageError("--resume needs --out: the folder of the evaluation to continue")
@@ -99,11 +99,12 @@ def command(
         raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
     model = _model_of(agent)
     around = with_tokenizer(named_wrappers(wrappers), tokenizer or (str(model_folder(Path(model))) if model else ""))
-    # an unknown id, and a wrong prompt, fail before a model is loaded
+    # an unknown id, a wrong setting or prompt, and another evaluation in a folder fail before a model is loaded
     plans = []
-    for named in dict.fromkeys(ids):
-        place = out / re.sub(r"[^\w.-]+", "-", named) if out is not None and len(ids) > 1 else out
+    for named, place in _places(ids, out):
         env, kwargs = evaluated_data(named, given)
+        if len(ids) > 1 and "://" not in workers:
+            spec(env).make(**kwargs).close()  # settings that it does not take, and data that is missing
         plans.append((env, kwargs, place, _number_of_tasks(env, kwargs, n, place if resume else None)))
     form = None
     if prompt:
@@ -118,7 +119,7 @@ def command(
         "prompt": prompt,
     }
     player: Agent | None = None
-    results, every = [], []
+    results, every, begun = [], [], []
     for env, kwargs, place, tasks in plans:
         about = {"env": env, "kwargs": kwargs, "agent": agent, "n": tasks, "k": k, "seed": seed}
         about |= {"temperature": options.temperature} | {name: value for name, value in optional.items() if value}
@@ -127,6 +128,8 @@ def command(
             weights = model_fingerprint(_model_of(options.model or agent))
             prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": weights}
             folder = EvalFolder.begin(place, about | {k: v for k, v in prints.items() if v}, resume, accept)
+        begun.append((env, kwargs, place, tasks, about, folder))
+    for env, kwargs, place, tasks, about, folder in begun:
         if player is None or not model:  # a model is loaded once; other agents count what each evaluation cost
             player = make_agent(agent, options)
         if form:
@@ -146,6 +149,19 @@ def command(
         _print_all(results, agent)
     if any(r.failures.get("agent") or r.failed > len(r.trajectories) / 2 for r in results):
         raise typer.Exit(1)
+
+
+def _places(ids: Sequence[str], out: Path | None) -> list[tuple[str, Path | None]]:
+    """Return the folder of each id; of several, one for each below ``out``."""
+    if out is None or len(ids) == 1:
+        return [(named, out) for named in ids]
+    found: dict[str, str] = {}
+    for named in ids:
+        folder = re.sub(r"[^\w.-]+", "-", named).strip("-.")[-100:] or "questions"
+        if folder in found:
+            raise UsageError(f"{found[folder]} and {named} would share the folder {out / folder}: evaluate them apart")
+        found[folder] = named
+    return [(named, out / folder) for folder, named in found.items()]
 
 
 def _print_all(results: Sequence[Evaluation], agent: str) -> None:

@@ -153,8 +153,9 @@ def command(
 
 
 def letters(reader: ActionReader) -> dict[str, str]:
-    """Return vi's keys; none if a word of the environment begins with one, which could not be typed."""
-    return {} if any(word[:1].lower() in VI for word in reader.words) else VI
+    """Return vi's keys; none where a word may begin with one, which could not be typed."""
+    typed_whole = not reader.few or any(word[:1].lower() in VI for word in reader.words)
+    return {} if typed_whole else VI
 
 
 Ask = Callable[[str, ActionReader], str | None]

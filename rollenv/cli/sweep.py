@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,13 +23,14 @@ from rich.table import Table
 
 from rollenv.cli.common import console, error_console
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.report.folders import is_run
 from rollenv.report.sweep import SWEEP, open_runs, sweep_table
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
 
-#: A comma outside of brackets and quotes.
-_COMMA = re.compile(r""",(?![^\[{]*[\]}])(?=(?:[^"]*"[^"]*")*[^"]*$)""")
+#: Characters of a folder's name that are of its setting; the rest is in a digest.
+_READABLE = 120
 
 
 @dataclass(slots=True)
@@ -69,7 +73,9 @@ class _Run:
         if (self.folder / "config.json").exists():
             command.append("--resume")
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(  # in a group of its own: Ctrl-C would end it before it saves
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+            )
 
 
 def sweep(
@@ -90,7 +96,10 @@ def sweep(
     Raises:
         UsageError: a setting is wrong, or the folder has other runs.
         RollenvError: runs failed; the others are complete.
+        Terminated: by SIGTERM or SIGHUP, after all runs have saved a checkpoint.
     """
+    from rollenv.trainers.termination import Terminated, Termination
+
     folder, runs, configs = _plan(recipe, overrides, seeds, vary, resume)
     for config in configs:
         need(config)
@@ -100,12 +109,17 @@ def sweep(
 
     beside = min(beside or (1 if torch.cuda.is_available() else cores), len(runs))
     console.print(f"{len(runs)} runs, {beside} at a time, below {folder}", soft_wrap=True, markup=False)
+    termination = Termination()
     try:
-        failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
+        with termination.handled(), _hang_up_terminates():
+            failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
     except KeyboardInterrupt:
         error_console.print(f"stopped; give the same command with run_dir={folder} --resume to go on", soft_wrap=True)
+        if termination.asked:
+            raise Terminated from None
         raise
-    _conclude(folder)
+    if any(is_run(run.folder) for run in runs):
+        _conclude(folder)
     if failed:
         named = "; ".join(f"{run.name}: {_last_line(run.log)} ({run.log})" for run in failed)
         raise RollenvError(f"{len(failed)} of {len(runs)} runs failed. {named}")
@@ -123,26 +137,70 @@ def _plan(
         key, equals, values = text.partition("=")
         if not equals or not values or key in varied or key in ("seed", "run_dir"):
             raise UsageError(f"--vary takes KEY=A,B, each key once, and neither seed nor run_dir; not {text!r}")
-        varied[key] = [value.strip() for value in _COMMA.split(values)]
+        varied[key] = _values(values)
+        if "" in varied[key] or len(set(varied[key])) < len(varied[key]):
+            raise UsageError(f"--vary {text}: each value once, and none empty; an empty string is {key}='\"\"'")
     own = [o for o in overrides if not o.startswith("run_dir=")]
     base = load_config(recipe, own)
-    named = next((o.removeprefix("run_dir=") for o in overrides if o.startswith("run_dir=")), "")
+    named = load_config(recipe, overrides).run_dir
     name = f"{folder_name(recipe)}-seeds"
     folder = Path(named) if named else (latest if resume else next_free)(Path("runs"), name)
     if folder is None:
         raise UsageError(f"there are no runs of {recipe!r} with seeds below runs/ to resume; name their run_dir=")
     if not resume and folder.exists():
         raise UsageError(f"{folder} exists; continue it with --resume, or choose another with run_dir=PATH")
+    if resume and not (folder / SWEEP).is_file():
+        raise UsageError(f"{folder} has no runs with seeds to resume: there is no {SWEEP}")
     runs, configs = [], []
     for combination in itertools.product(*varied.values()):
         chosen = [f"{key}={value}" for key, value in zip(varied, combination, strict=True)]
         configs.append(load_config(recipe, [*own, *chosen]))
         setting = " ".join(chosen)
-        below = folder / re.sub(r"[^\w.=,+-]+", "-", setting) if setting else folder
+        below = folder / _folder_name(chosen) if setting else folder
         for seed in range(base.seed, base.seed + seeds):
             settings = [*(o for o in own if not o.startswith("seed=")), *chosen, f"seed={seed}"]
             runs.append(_Run(setting, seed, below / f"seed-{seed}", settings, configs[-1].iterations))
     return folder, runs, configs
+
+
+def _values(text: str) -> list[str]:
+    """Return the values between the commas that are outside of brackets and quotes."""
+    values, depth, quote, before = [""], 0, "", ""
+    for c in text:
+        if quote:
+            quote = "" if c == quote and before != "\\" else quote
+        elif c in "\"'" and (depth or not values[-1].strip()):
+            quote = c
+        elif c == "," and not depth:
+            values.append("")
+            continue
+        else:
+            depth = max(0, depth + (c in "[{") - (c in "]}"))
+        values[-1] += c
+        before = c
+    return [value.strip() for value in values]
+
+
+def _folder_name(chosen: Sequence[str]) -> str:
+    """Return a name for a setting that no other one has."""
+    name = ",".join(chosen)
+    readable = re.sub(r"[^\w.=,+-]+", "-", name, flags=re.ASCII)[:_READABLE]
+    if readable == name and name.count(",") == len(chosen) - 1:
+        return readable
+    return f"{readable}-{hashlib.sha256(json.dumps(list(chosen)).encode()).hexdigest()[:8]}"
+
+
+@contextlib.contextmanager
+def _hang_up_terminates() -> Iterator[None]:
+    """Treat a terminal that goes away as SIGTERM; the runs are not told of it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], runs: Sequence[_Run]) -> None:
@@ -153,12 +211,18 @@ def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], runs: Seque
     plan = {"recipe": recipe, "overrides": [o for o in overrides if not o.startswith("run_dir=")], "runs": listed}
     file = folder / SWEEP
     if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        kept = {each["folder"] for each in before["runs"]} <= {each["folder"] for each in listed}
-        if before["recipe"] != recipe or before["overrides"] != plan["overrides"] or not kept:
+        try:
+            before = json.loads(file.read_text(encoding="utf-8"))
+            kept = {each["folder"] for each in before["runs"]} <= {each["folder"] for each in listed}
+            same = kept and before["recipe"] == recipe and before["overrides"] == plan["overrides"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise UsageError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+        if not same:
             raise UsageError(f"{folder} has runs of other settings: give those of {file}, or another run_dir")
     folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
+    partial.replace(file)
 
 
 def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> list[_Run]:

@@ -69,7 +69,9 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
         counts = [sum(pair == (number, status) for pair in statuses) for status in range(len(STATUSES))]
         notes = [f"{run.damaged} damaged lines of its files were left out."] if run.damaged else []
         if len(run.seeds) > 1:
-            notes.append(f"Means of {len(run.seeds)} seeds; its episodes and settings are those of the first.")
+            notes.append(
+                f"Means of {sum(map(bool, run.seeds))} seeds; its episodes and settings are those of the first."
+            )
         about.append(
             {
                 "name": name,

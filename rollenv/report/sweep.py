@@ -29,30 +29,31 @@ def open_runs(folder: Path) -> list[Run]:
         settings: dict[str, list[Path]] = {each["setting"]: [] for each in listed}
         for each in listed:
             settings[each["setting"]].append(folder / each["folder"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise UsageError(f"{folder / SWEEP} cannot be read: {type(error).__name__}: {error}") from error
-    runs = [_mean(setting, [open_run(path) for path in paths if is_run(path)]) for setting, paths in settings.items()]
-    started = [run for run in runs if run]
+    started = [run for setting, paths in settings.items() if (run := _mean(setting, paths))]
     if not started:
         raise UsageError(f"no run below {folder} has begun")
     return started
 
 
-def _mean(setting: str, runs: Sequence[Run]) -> Run | None:
+def _mean(setting: str, paths: Sequence[Path]) -> Run | None:
     """Return the first seed's run with the means of all; None if none has begun."""
-    if not runs:
+    runs = [open_run(path) if is_run(path) else None for path in paths]
+    begun = [run for run in runs if run]
+    if not begun:
         return None
-    return replace(
-        runs[0], label=setting, seeds=[run.metrics for run in runs], metrics=means([r.metrics for r in runs])
-    )
+    seeds = [run.metrics if run else [] for run in runs]  # in their places, by which settings are compared
+    return replace(begun[0], label=setting, seeds=seeds, metrics=means(seeds))
 
 
 def means(seeds: Sequence[Rows]) -> Rows:
-    """Return the mean of each metric at each iteration that all seeds have reached.
+    """Return the mean of each metric at each iteration that all seeds with rows have reached.
 
     ``low`` and ``high`` of an evaluation become the 95 % interval of the mean over seeds (Student's t).
     """
-    by_iteration = [{row["iteration"]: row for row in rows if "iteration" in row} for rows in seeds]
+    by_iteration = [{row["iteration"]: row for row in rows if type(row.get("iteration")) is int} for rows in seeds]
+    by_iteration = [rows for rows in by_iteration if rows]
     common = set.intersection(*map(set, by_iteration)) if by_iteration else set()
     return [_mean_row([rows[iteration] for rows in by_iteration]) for iteration in sorted(common)]
 
@@ -83,7 +84,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 def sweep_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return the table of the settings: success before and after, and its difference to the first, paired by seed."""
-    runs = [run for run in runs if run.seeds]
+    runs = [run for run in runs if any(run.seeds)]
     if not runs:
         return []
     first = _last(runs[0].seeds)
@@ -97,11 +98,11 @@ def sweep_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
         rows.append(
             [
                 run.name,
-                str(len(run.seeds)),
+                str(len(list(filter(None, run.seeds)))),
                 _shown(before),
                 _shown(after),
                 _shown(paired, "+") if compared else "",
-                f"{statistics.fmean(map(_seconds, run.seeds)):.0f}",
+                f"{statistics.fmean(map(_seconds, filter(None, run.seeds))):.0f}",
             ]
         )
     head = ["setting", "seeds", "success before RL", "after RL", "against the first, by seed", "seconds of RL"]

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from rollenv import UsageError
+from rollenv.cli.eval import _places
 from rollenv.cli.main import app
 from rollenv.cli.playing import EvalFolder
 from rollenv.rollout.records.storage import read
@@ -203,3 +204,33 @@ def test_several_environments_are_played_one_after_the_other(rollenv_command, tm
     wrong = rollenv_command("eval", *ids, "nope:Nothing-v0", "--out", "other")
     assert wrong.returncode == 2
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["game:Sokoban-v0-tiny", "game:GuessTheNumber-v0-easy", "num_boxes=1"], "takes no argument"),
+        (["data:a/b.csv", "data:a-b.csv"], "would share the folder"),
+        (["game:Sokoban-v0-tiny", "game:Sokoban-v0-easy", "-n", "4"], "holds an evaluation already"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_with_a_later_environment_is_said_before_the_first_is_played(
+    rollenv_command, tmp_path, words, said
+):
+    rollenv_command("eval", "game:Sokoban-v0-easy", "-n", "2", "--out", "all/game-Sokoban-v0-easy")
+    wrong = rollenv_command("eval", *words, "--out", "all")
+    assert wrong.returncode == 2
+    assert said in wrong.stderr
+    assert [path.name for path in (tmp_path / "all").iterdir()] == ["game-Sokoban-v0-easy"]
+
+
+def test_an_environment_that_is_named_twice_is_played_once(rollenv_command, tmp_path):
+    done = rollenv_command("eval", *2 * ["game:Sokoban-v0-tiny"], "-n", "2", "--out", "all", "--json")
+    assert json.loads(done.stdout)["env"] == "game:Sokoban-v0-tiny"
+    assert (tmp_path / "all" / "result.json").exists()
+
+
+def test_folders_of_several_evaluations_stay_below_the_one_named(tmp_path):
+    names = [folder.name for _, folder in _places(["..", "./x", "/etc/passwd", "a" * 400], tmp_path)]
+    assert names == ["questions", "x", "etc-passwd", "a" * 100]

@@ -6,11 +6,16 @@ import functools
 import http.server
 import json
 import os
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from rollenv.core.errors import UsageError
+from rollenv.package_index import CATALOG, check_wheel, read_catalog, read_wheel
 
 ENV = """
 import rollenv
@@ -115,3 +120,83 @@ def test_places_that_are_no_index_are_said(tmp_path, rollenv_command):
         ["publish", "file.whl", "--to", "index"],
     ):
         assert rollenv_command(*words).returncode == 2, words
+
+
+ROW = {
+    "name": "coin-env",
+    "version": "1.0",
+    "wheel": "coin_env-1.0-py3-none-any.whl",
+    "sha256": 64 * "0",
+    "ids": ["coin_env:Coin-v0"],
+}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"name": "/etc"},
+        {"name": "../coin-env", "wheel": "../coin_env-1.0-py3-none-any.whl"},
+        {"name": 1},
+        {"name": "<b>"},
+        {"version": "1.0/../.."},
+        {"version": None},
+        {"wheel": "../coin_env-1.0-py3-none-any.whl"},
+        {"wheel": "other-1.0-py3-none-any.whl"},
+        {"sha256": ""},
+        {"ids": ["a\x1b]0;title"]},
+        {"ids": [1]},
+        {"ids": 1},
+    ],
+    ids=str,
+)
+def test_a_catalog_whose_fields_could_be_more_than_names_is_refused(lie, tmp_path):
+    (tmp_path / CATALOG).write_text(json.dumps([ROW]))
+    assert [p.name for p in read_catalog(str(tmp_path))] == ["coin-env"]
+    (tmp_path / CATALOG).write_text(json.dumps([ROW | lie]))
+    with pytest.raises(UsageError, match="is damaged"):
+        read_catalog(str(tmp_path))
+
+
+def test_a_catalog_of_endless_depth_is_damaged(tmp_path):
+    (tmp_path / CATALOG).write_text(100_000 * "[")
+    with pytest.raises(UsageError, match="is damaged"):
+        read_catalog(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["../../coin", "/coin", "", "other", None])
+def test_a_wheel_that_calls_itself_otherwise_is_refused(name, tmp_path):
+    about = "coin_env-1.0.dist-info"
+    with zipfile.ZipFile(tmp_path / ROW["wheel"], "w") as file:
+        file.writestr(f"{about}/METADATA", "Version: 1.0\n" + (f"Name: {name}\n" if name is not None else ""))
+        file.writestr(f"{about}/entry_points.txt", "[rollenv.envs]\na = a:b\n")
+    with pytest.raises(UsageError, match="is no"):
+        read_wheel(tmp_path / ROW["wheel"])
+
+
+def test_what_a_wheel_unpacks_stays_in_its_folder(tmp_path):
+    hostile = wheel(tmp_path)
+    link = zipfile.ZipInfo("link")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(hostile, "a") as file:
+        file.writestr("../outside.py", "")
+        file.writestr("/outside.py", "")
+        file.writestr(link, str(tmp_path))
+        file.writestr("link/outside.txt", "")
+    with pytest.raises(UsageError):
+        check_wheel(hostile, ["coin_env"], tmp_path / "below" / "site", 1, 60.0)
+    assert not [path for path in tmp_path.rglob("outside*") if "site" not in path.parts]
+    assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
+
+
+def test_what_several_processes_publish_at_once_is_all_there_or_refused(tmp_path):
+    code = (
+        "import sys, pathlib; from rollenv.package_index import add, read_wheel\n"
+        "w = pathlib.Path(sys.argv[1]); p, _ = read_wheel(w); add(pathlib.Path('index'), w, p, {})"
+    )
+    wheels = [wheel(tmp_path, version=f"1.{n}") for n in range(4)]
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(w)], cwd=tmp_path, stderr=subprocess.DEVNULL) for w in wheels
+    ]
+    ended = [process.wait() for process in started]
+    assert 0 in ended
+    assert len(read_catalog(str(tmp_path / "index"))) == ended.count(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from serving import patient
@@ -145,3 +146,18 @@ def test_an_evaluation_keeps_to_what_a_server_allows_it(serve):
     refused = [line for line in patient.get(f"{server.http}/metrics").text.splitlines() if "refused" in line]
     counts = [float(line.split()[-1]) for line in refused if not line.startswith("#")]
     assert max(counts) <= 120
+
+
+def test_evaluations_that_share_an_allowance_all_end(serve):
+    server = serve("--per-client", "2")
+
+    def evaluate(first):
+        workers = RemoteWorkers(server.address)
+        with RolloutManager(RandomAgent(), workers) as manager:
+            done = manager.collect([Task("game:GuessTheNumber-v0-easy", first + seed) for seed in range(30)])
+            manager.run(workers.aclose())
+        [slot] = workers.slots
+        return [trajectory.complete for group in done for trajectory in group], slot.opened, slot.load
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(evaluate, (0, 100, 200))) == [([True] * 30, 0, 0)] * 3

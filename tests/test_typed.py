@@ -1,0 +1,85 @@
+"""What a person types as actions of an environment, learned from its random actions."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import rollenv
+from rollenv import typed
+from rollenv.cli.play import VI, letters
+
+
+class Lamp(rollenv.Env):
+    """Its random actions are those of a function."""
+
+    def __init__(self, sample):
+        super().__init__()
+        self.sample = sample
+
+    def _reset(self, options):
+        return "a lamp", {}
+
+    def _step(self, action):
+        return "lit", 1.0, True, False, {}
+
+    def sample_random_action(self):
+        return self.sample()
+
+
+def known(sample):
+    """What is learned from random actions."""
+    env = Lamp(sample)
+    env.reset(seed=0)
+    return typed.reader(env, "a lamp")
+
+
+def test_a_few_actions_are_all_known():
+    turns = itertools.cycle(["[on]", "[off]", "[up]", "[down]"])
+    found = known(lambda: next(turns))
+    assert found.few == ("[down]", "[off]", "[on]", "[up]")
+    assert found.action("of") == "[off]"
+    assert found.moves["left"] == "[left]"
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyError, RecursionError, rollenv.UsageError, NotImplementedError])
+@pytest.mark.parametrize("good", [0, 3, 50])
+def test_an_environment_whose_random_actions_fail_is_played_by_what_is_typed(error, good):
+    left = iter(range(good))
+
+    def sample():
+        if next(left, None) is None:
+            raise error("no action")
+        return "on"
+
+    found = known(sample)
+    assert found.few == ()
+    assert found.action("off") == "off"
+
+
+def test_random_actions_that_are_no_texts_are_left_out():
+    assert known(lambda: 3) == typed.ActionReader()
+    assert known(lambda: None) == typed.ActionReader()
+
+
+def test_an_environment_that_takes_long_for_an_action_is_not_waited_for(monkeypatch):
+    now = itertools.count()
+    monkeypatch.setattr(typed.time, "monotonic", lambda: next(now))
+    asked = []
+    found = known(lambda: asked.append(1) or "on")
+    assert len(asked) < 5
+    assert found.few == ()
+    assert found.action("off") == "off"
+
+
+def test_letters_move_only_where_all_words_are_known_and_none_begins_with_one():
+    def cycle(*words):
+        turns = itertools.cycle(words)
+        return known(lambda: next(turns))
+
+    many = cycle("north", "south", "east", "west", *(f"say {n}" for n in range(30)))
+    assert many.moves
+    assert letters(many) == {}  # there may be "look"
+    assert letters(cycle("north", "south", "east", "west")) == VI
+    assert letters(cycle("north", "south", "east", "jump")) == {}
