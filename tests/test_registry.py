@@ -104,7 +104,7 @@ def test_what_a_host_has_to_allow_is_asked_of_a_function(scratch_registry, monke
     monkeypatch.setitem(sys.modules, "asked_of_host", asked)
     rollenv.register("test:A-v0", FrozenLake, needs=[Ability("a switch", "asked_of_host:why_not")])
     assert [str(need) for need in rollenv.spec("test:A-v0").missing] == (["a switch"] if why else [])
-    print_ids(pattern="test:A-v0", every=True, here=False, json=False)
+    print_ids(pattern="test:A-v0", every=True, here=False, index="", json=False)
     assert ("needs a switch: switch it on" in capsys.readouterr().out) == bool(why)
 
 

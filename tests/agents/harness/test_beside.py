@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import sys
 
 import pytest
@@ -39,7 +40,8 @@ def model():
 def played(model, tmp_path, program, env="math:Arithmetic-v0-digit", **settings):
     script = tmp_path / "program.py"
     script.write_text(ASKS + program)
-    with RolloutManager(HarnessAgent(model, f"command:{sys.executable} {script}", **settings)) as manager:
+    words = shlex.join([sys.executable, str(script)])
+    with RolloutManager(HarnessAgent(model, f"command:{words}", **settings)) as manager:
         (group,) = manager.batch([Task(env, 0)], 1, 1)
     return group.trajectories[0]
 
