@@ -23,6 +23,7 @@ from rich.table import Table
 
 from rollenv.cli.common import console, error_console
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.folder_lock import lock_folder
 from rollenv.report.folders import is_run
 from rollenv.report.sweep import SWEEP, open_runs, sweep_table
 
@@ -103,6 +104,7 @@ def sweep(
     folder, runs, configs = _plan(recipe, overrides, seeds, vary, resume)
     for config in configs:
         need(config)
+    _need_unused(runs)
     _write_plan(folder, recipe, overrides, runs)
     cores = len(os.sched_getaffinity(0))
     import torch
@@ -201,6 +203,16 @@ def _hang_up_terminates() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _need_unused(runs: Sequence[_Run]) -> None:
+    """Raise a UsageError if a run is still under way, as where the command was killed before it could stop them."""
+
+    def owner() -> None: ...
+
+    for run in runs:
+        if run.folder.is_dir():
+            lock_folder(run.folder, owner)
 
 
 def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], runs: Sequence[_Run]) -> None:

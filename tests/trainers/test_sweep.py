@@ -170,6 +170,22 @@ def test_a_damaged_list_of_runs_is_said(text, tmp_path, rollenv_command, small):
     assert "cannot be read" in done.stderr.replace("\n", " ")
 
 
+def test_runs_that_are_under_way_are_not_started_again(rollenv_command, tmp_path, small):
+    folder = listed(tmp_path / "all", {"sokoban": [0.1]}) / "seed-0"
+    shutil.move(tmp_path / "all" / "sokoban" / "seed-0", folder)
+    plan = {"recipe": "sokoban", "overrides": small, "runs": [{"setting": "sokoban", "seed": 0, "folder": "seed-0"}]}
+    (tmp_path / "all" / "sweep.json").write_text(json.dumps(plan))
+    code = "import sys, fcntl, os; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True); input()"
+    other = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(other, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        done = rollenv_command("train", "sokoban", *small, "run_dir=all", "--seeds", "1", "--resume")
+        process.communicate(b"\n")
+    assert done.returncode == 2
+    assert "another process is writing" in done.stderr
+    assert not (tmp_path / "all" / "seed-0.log").exists()
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_all_runs_after_saving(number, tmp_path, small):
