@@ -266,8 +266,8 @@ def admin_app(gateway: GatewaySessions, key: str) -> Starlette:
         return {"id": session.id, "key": session.key, **urls}
 
     async def list_sessions(http: Http) -> Any:
-        names = {"id": "id", "task": "task", "over": "over", "reward": "total_reward"}
-        return [{key: getattr(s, name) for key, name in names.items()} for s in list(gateway.sessions.values())]
+        names = ("id", "task", "over", "reward", "total_reward")
+        return [{name: getattr(session, name) for name in names} for session in list(gateway.sessions.values())]
 
     async def show(http: Http) -> Any:
         return session_of(http).to_dict()

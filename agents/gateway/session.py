@@ -458,6 +458,7 @@ class GatewaySession:
             "session": self.id,
             "task": self.task,
             "reward": self.reward,
+            "total_reward": self.total_reward,
             "over": self.over,
             "counts": dict(self.counts),
             "matches": dict(self.tree.matches),

@@ -143,7 +143,7 @@ async def _follow(agent: Any, run: Path) -> None:
                     agent.version = about["version"]
                 finally:
                     await agent.resume()
-                logger.info("serving %s", newest)
+                console.print(f"serving {newest}", soft_wrap=True, markup=False)
             seen = newest
         await asyncio.sleep(_FOLLOW_SECONDS)
 

@@ -78,7 +78,7 @@ class {title}(rollenv.Env):
         return hint, 0.0, False, over, {{"valid": True, "success": False}}
 
     def render(self):
-        return f"{{self.low}} <= {{self.secret}} <= {{self.high}}"
+        return f"{{self.low}} <= ? <= {{self.high}}"
 
     def sample_random_action(self):
         return "\\\\boxed{{%d}}" % self.action_rng.randrange(self.top)
@@ -87,7 +87,7 @@ class {title}(rollenv.Env):
         return "\\\\boxed{{%d}}" % ((self.low + self.high) // 2)
 
     def state_key(self):
-        return self.render()
+        return f"{{self.low}} <= {{self.secret}} <= {{self.high}}"
 
     def _get_state(self):
         return {{"secret": self.secret, "turn": self.turn, "low": self.low, "high": self.high}}
@@ -133,7 +133,7 @@ batch_size = 64
 lr = 0.003
 
 [prompt]
-template = "{{state}}"         # what `render` returns
+template = "{{state}}"         # info["suffix"], or else the observation
 chat = false
 
 [rollout]

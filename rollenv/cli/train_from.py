@@ -49,11 +49,15 @@ def train_from(url: str, settings: Sequence[str], batch: int) -> None:
     learner = Learner(agent, *others, run_dir=Path(str(named["run_dir"])))
     learner.run.path.mkdir(parents=True, exist_ok=True)
     key = os.environ.get("ROLLENV_GATEWAY_KEY", "")
+    if not key:
+        raise UsageError("--from needs ROLLENV_GATEWAY_KEY, the administrator's key that `rollenv gateway` prints")
     headers, mounts = {"Authorization": f"Bearer {key}"}, without_proxy(url)
     console.print(f"writing to {learner.run.path}", soft_wrap=True, markup=False)
     with httpx.Client(base_url=url, headers=headers, timeout=60.0, mounts=mounts) as client:
         while learner.state.iteration < learner.config.iterations:
-            rated = [row for row in _asked(client, "GET", "") if row["over"] and row["reward"] is not None][:batch]
+            rated = [row for row in _asked(client, "GET", "") if row["over"] and row["total_reward"] is not None][
+                :batch
+            ]
             if len(rated) < batch:
                 time.sleep(_EVERY)
                 continue
@@ -82,5 +86,6 @@ def _asked(client: Any, method: str, path: str) -> Any:
     if answer.status_code == 401:
         raise UsageError("the gateway refuses the key: set ROLLENV_GATEWAY_KEY as for `rollenv gateway`")
     if answer.status_code != 200:
-        raise RollenvError(f"the gateway answered {answer.status_code}: {answer.text[:300]}")
+        hint = ": --from is its administrator's address, not the agents'" if answer.status_code == 404 else ""
+        raise RollenvError(f"the gateway answered {answer.status_code} {answer.text[:300]}{hint}")
     return answer.json()

@@ -83,24 +83,27 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def sweep_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return the table of the settings: success before and after, and its difference to the first, paired by seed."""
+    """Return the table of the settings: success before and after, and its difference to the first, paired by seed.
+
+    Runs that have not finished have no success after RL.
+    """
     runs = [run for run in runs if any(run.seeds)]
     if not runs:
         return []
-    first = _last(runs[0].seeds)
+    first = _after(runs[0])
     rows = []
     for run in runs:
-        before, after = ([ends[i] for ends in map(_ends, run.seeds) if ends] for i in (0, 1))
-        paired = [
-            mine - theirs for mine, theirs in zip(_last(run.seeds), first, strict=False) if None not in (mine, theirs)
-        ]
+        before = [row for row in map(_before, run.seeds) if row is not None]
+        after = _after(run)
+        paired = [mine - theirs for mine, theirs in zip(after, first, strict=False) if None not in (mine, theirs)]
         compared = run is not runs[0] and paired
+        begun, done = len(list(filter(None, run.seeds))), len([one for one in after if one is not None])
         rows.append(
             [
                 run.name,
-                str(len(list(filter(None, run.seeds)))),
+                str(begun) if begun == done else f"{done} of {begun} finished",
                 _shown(before),
-                _shown(after),
+                _shown([one for one in after if one is not None]),
                 _shown(paired, "+") if compared else "",
                 f"{statistics.fmean(map(_seconds, filter(None, run.seeds))):.0f}",
             ]
@@ -111,14 +114,18 @@ def sweep_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [{"title": title, "rows": [[row[at] for at in used] for row in [head, *rows]]}]
 
 
-def _ends(rows: Rows) -> tuple[float, float] | None:
-    """Return the success of a seed's first and last evaluation."""
-    evaluated = [float(row["eval/success"]) for row in rows if _finite(row.get("eval/success"))]
-    return (evaluated[0], evaluated[-1]) if evaluated else None
+def _before(rows: Rows) -> float | None:
+    """Return the success of a seed's first evaluation."""
+    return next((float(row["eval/success"]) for row in rows if _finite(row.get("eval/success"))), None)
 
 
-def _last(seeds: Sequence[Rows]) -> list[Any]:
-    return [ends[1] if (ends := _ends(rows)) else None for rows in seeds]
+def _after(run: Run) -> list[Any]:
+    """Return the success of each seed's last evaluation; None for those that have not finished."""
+    planned = run.settings.get("iterations")
+    return [
+        _before(rows[::-1]) if rows and isinstance(planned, int) and rows[-1].get("iteration", 0) >= planned else None
+        for rows in run.seeds
+    ]
 
 
 def _seconds(rows: Rows) -> float:

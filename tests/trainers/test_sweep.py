@@ -135,6 +135,7 @@ def listed(folder, runs):
                 below.mkdir(parents=True)
                 row = {"iteration": 0, "eval/success": success, "loss": float("nan"), "time/update": 1.0}
                 (below / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+                (below / "config.json").write_text('{"iterations": 0}')
     (folder / "sweep.json").write_text(json.dumps({"recipe": "r", "overrides": [], "runs": plan}))
     return folder
 
@@ -215,3 +216,19 @@ def test_a_run_that_fails_leaves_the_others_complete(tmp_path, small, rollenv_co
     assert done.returncode == 1
     assert "1 of 2 runs failed" in done.stderr
     assert (tmp_path / "all" / "report.html").exists()
+
+
+def test_a_run_that_has_not_finished_has_no_success_after(tmp_path):
+    for setting, last in (("good", 2), ("bad", 0)):
+        folder = tmp_path / setting
+        folder.mkdir()
+        (folder / "config.json").write_text('{"iterations": 2}')
+        rows = [{"iteration": n, "eval/success": 0.1 + n / 4} for n in range(last + 1)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs = [{"setting": name, "seed": 0, "folder": name} for name in ("good", "bad")]
+    (tmp_path / "sweep.json").write_text(json.dumps({"runs": runs}))
+    [table] = sweep_table(open_runs(tmp_path))
+    head, good, bad = table["rows"]
+    assert good[head.index("after RL")] == "60.0 %"
+    assert bad[head.index("after RL")] == ""
+    assert bad[head.index("seeds")] == "0 of 1 finished"
