@@ -482,10 +482,7 @@ def check_oracle(subject: Subject) -> None:
 
 
 def check_state_key(subject: Subject) -> None:
-    """States with equal keys render the same (``render()``), and so do states of one episode only with equal keys.
-
-    States of other seeds may look the same and differ in what the player does not see.
-    """
+    """Equal keys render the same, and what renders the same in one episode has equal keys; seeds may differ unseen."""
     subject.needs("state_key")
     look_of: dict[str, str] = {}
     env = subject.make()
