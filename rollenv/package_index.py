@@ -96,15 +96,6 @@ def read_wheel(wheel: Path) -> tuple[IndexedPackage, set[str]]:
     return package, modules
 
 
-def needs(wheel: Path) -> list[str]:
-    """Return what a wheel requires besides rollenv."""
-    with zipfile.ZipFile(wheel) as file:
-        about = next(name for name in file.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
-        required = Parser().parsestr(file.read(about).decode()).get_all("Requires-Dist") or []
-    own = re.compile(r"rollenv\b(?!-)", re.IGNORECASE)
-    return [need for need in required if not own.match(need) and "extra ==" not in need]
-
-
 def sha256(data: bytes) -> str:
     """Return the hash of a wheel, in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,8 +12,6 @@ import typer
 
 from rollenv.cli.common import console
 from rollenv.core.errors import RollenvError
-
-_PIP = (sys.executable, "-m", "pip", "install", "--quiet")
 
 
 def command(
@@ -29,10 +28,8 @@ def command(
     package = package_index.find(index, name)
     with tempfile.TemporaryDirectory(prefix="rollenv-install-") as folder:
         wheel = package_index.fetch_wheel(index, package, Path(folder), sha256)
-        # rollenv itself is here, but not for a pip that installs into another folder (PIP_TARGET)
-        done = subprocess.run([*_PIP, "--no-deps", str(wheel)])
-        if needs := package_index.needs(wheel):
-            done = subprocess.run([*_PIP, *needs]) if done.returncode == 0 else done
+        done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", str(wheel)])
     if done.returncode:
-        raise RollenvError(f"pip could not install {package.wheel}; its output says why")
+        hint = ". Into PIP_TARGET, where pip sees no rollenv, add PIP_NO_DEPS=1" if "PIP_TARGET" in os.environ else ""
+        raise RollenvError(f"pip could not install {package.wheel}; its output says why{hint}")
     console.print(f"installed {package.name} {package.version}: {', '.join(package.ids)}", markup=False, soft_wrap=True)
