@@ -171,7 +171,7 @@ def drawn(engine: Any, requests: int, prompt: int, response: int) -> tuple[list[
 
 
 def gap(groups: list[Group], model: Any, dtype: torch.dtype) -> dict[str, float]:
-    """How far the sampled log-probabilities are from the trainer's, over the tokens."""
+    """Differences of sampled log-probabilities to the trainer's, over the tokens."""
     policy = LocalPolicy(model, precision=dtype)
     far = []
     for at in range(0, len(groups), 8):
@@ -185,7 +185,7 @@ def gap(groups: list[Group], model: Any, dtype: torch.dtype) -> dict[str, float]
 
 
 def draw(folder: Path, kind: str) -> dict[str, Any]:
-    """Tokens a second of an engine at the dense model, and how far its log-probabilities are from the trainer's."""
+    """Tokens a second of an engine at the dense model, and its log-probabilities against the trainer's."""
     dtype = torch.bfloat16 if CUDA else torch.float32
     began = time.perf_counter()
     if kind == "vllm":
@@ -202,7 +202,7 @@ def draw(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def compare(folder: Path, name: str, kind: str, dtype: str) -> dict[str, Any]:
-    """How far an engine's log-probabilities are from the trainer's."""
+    """Differences of an engine's log-probabilities to the trainer's."""
     width = getattr(torch, dtype)
     if kind == "vllm":
         engine = vllm_engine(folder, name, dtype=dtype, enforce_eager=True, gpu_memory_utilization=0.15)

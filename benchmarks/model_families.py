@@ -1,4 +1,4 @@
-"""What works with the families of models that people train: runs tests/zoo, and writes the table of what it finds.
+"""Families of models that people train, and what works with them: runs tests/zoo, writes the table of what it finds.
 
     python benchmarks/model_families.py --vllm .bench/vllm/bin/python
 

@@ -49,7 +49,7 @@ def task(rng: random.Random) -> tuple[str, str]:
 
 
 def unseen(question: str) -> bool:
-    """Whether a question is of the fifth that is never rated."""
+    """True for questions of the fifth that is never rated."""
     return zlib.crc32(question.encode()) % 5 == 0
 
 

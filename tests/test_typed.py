@@ -1,4 +1,4 @@
-"""What a person types as actions of an environment, learned from its random actions."""
+"""Typed actions of an environment, in a form learned from its random actions."""
 
 from __future__ import annotations
 
