@@ -15,7 +15,6 @@ from test_config_keys import BASE
 import rollenv
 from rollenv import UsageError
 from rollenv.cli.dry_run import differences
-from rollenv.core import registry
 from rollenv.trainers import Trainer, losses
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.run_dir import RunDir
@@ -105,12 +104,8 @@ constant = 3
 
 @pytest.fixture(autouse=True)
 def _words():
-    rollenv.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    registry.ENV_REGISTRY.pop(words.ID, None)  # other files leave it there
-    rollenv.register(words.ID, "words:Words", abilities=["oracle", "random_action", "state_key"], indexed=True)
-    yield
-    registry.ENV_REGISTRY = before
+    with words.registered():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from test_config_keys import BASE
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
-from rollenv.core import registry
 from rollenv.rollout import RolloutManager, Task, Trajectory
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.health import RewardUnhealthy
@@ -28,13 +27,9 @@ QA = "test:Sums-v0"
 
 @pytest.fixture(autouse=True)
 def _words():
-    rollenv.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    registry.ENV_REGISTRY.pop(words.ID, None)  # other files leave it there
-    rollenv.register(words.ID, "words:Words", abilities=["oracle", "random_action", "state_key"], indexed=True)
-    rollenv.register(QA, "rollenv.envs.qa.env:QaEnv", abilities=["oracle"], indexed=True, dataset=ROWS)
-    yield
-    registry.ENV_REGISTRY = before
+    with words.registered():
+        rollenv.register(QA, "rollenv.envs.qa.env:QaEnv", abilities=["oracle"], indexed=True, dataset=ROWS)
+        yield
 
 
 def played(function, tasks=6, agent=None):

@@ -1,6 +1,9 @@
 """A task for runs of a second: say the words that are shown. Rewards differ from answer to answer."""
 
+import contextlib
+
 import rollenv
+from rollenv.core import registry
 
 ID = "test:Words-v0"
 WORDS = ("up", "down", "left", "right")
@@ -48,3 +51,16 @@ def ranked(members):
 def letters(answer):
     """Pays for an answer by its length."""
     return float(len(answer))
+
+
+@contextlib.contextmanager
+def registered():
+    """With the id, which other files may have left there, and without what the block registers afterwards."""
+    rollenv.list_envs()
+    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    registry.ENV_REGISTRY.pop(ID, None)
+    rollenv.register(ID, "words:Words", abilities=["oracle", "random_action", "state_key"], indexed=True)
+    try:
+        yield
+    finally:
+        registry.ENV_REGISTRY = before
