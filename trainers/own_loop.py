@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from rollenv.agents.engines.local import load_weights
 from rollenv.agents.gateway.session import GatewaySample, GatewaySession
 from rollenv.agents.local import LocalAgent, NoEngine
 from rollenv.core.errors import UsageError
-from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.rollout.records.sessions import trajectory_of
+from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers import checkpoint
 from rollenv.trainers.batches import as_saved
 from rollenv.trainers.config.load import load_updates
@@ -144,33 +145,3 @@ def grouped(episodes: Iterable[Episode]) -> list[Group]:
     for session, parts in samples.items():
         add(parts[0].task or session, trajectory_of(parts))
     return groups
-
-
-def trajectory_of(samples: Sequence[GatewaySample]) -> Trajectory:
-    """Convert all samples of a gateway's session to a trajectory.
-
-    Raises:
-        UsageError: the session has no reward yet.
-    """
-    reward = samples[0].reward
-    if reward is None:
-        raise UsageError(f"session {samples[0].session} has no reward yet: finish it with one, or set one for a call")
-    turns = [turn for sample in samples for turn in _turns(sample)]
-    if turns:
-        turns[-1].reward = reward
-    name = samples[0].task or samples[0].session
-    return Trajectory(Task(f"gateway:{name}", 0), turns, "terminated", success=reward > 0)
-
-
-def _turns(sample: GatewaySample) -> Iterable[Turn]:
-    """Yield a turn for each run of sampled tokens, whose prompt is everything before."""
-    start = 0
-    while start < len(sample.ids):
-        end = start + 1
-        while end < len(sample.ids) and sample.mask[end] == sample.mask[start]:
-            end += 1
-        if sample.mask[start]:
-            drawn, versions = slice(start, end), tuple(sample.versions[start:end])
-            ids, logprobs = tuple(sample.ids[drawn]), tuple(sample.logprobs[drawn])
-            yield Turn(tuple(sample.ids[:start]), ids, logprobs, 0.0, "", "", "", versions[0], versions)
-        start = end

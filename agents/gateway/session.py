@@ -367,13 +367,18 @@ class GatewaySession:
 
     # -- training data -------------------------------------------------------------------------------------------------
 
-    def trained_nodes(self, which: Iterable[Kind] = TRAINED) -> list[CallNode]:
-        """Return the nodes of these kinds, line by line."""
+    def nodes(self, which: Iterable[Kind] = TRAINED) -> list[CallNode]:
+        """Return the nodes of these kinds, line by line; the main line is the last."""
         wanted, each = set(which), kinds(self.tree)
         if unknown := wanted - set(KINDS):
             raise UsageError(f"there are no calls of the kind {min(unknown)!r}; give a list of {', '.join(KINDS)}")
         nodes = [node for node in in_lines(self.tree) if each[node.number] in wanted]
         nodes.sort(key=lambda node: each[node.number] in ("main", "compaction"))  # the episode ends with its main line
+        return nodes
+
+    def trained_nodes(self, which: Iterable[Kind] = TRAINED) -> list[CallNode]:
+        """Return the nodes of these kinds, which all have tokens; see :meth:`nodes`."""
+        nodes = self.nodes(which)
         if any(not node.tail and not node.response_ids for node in nodes):
             raise UsageError("answers of an upstream endpoint have no tokens: they can be evaluated, not trained")
         return nodes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.policy import PolicyModel
@@ -123,3 +123,27 @@ class GatewaySessions:
             self._remember(event["session"])
         elif event["session"] in self.sessions:
             self.sessions[event["session"]].restore(event)
+
+
+def recorded_sessions(events: Iterable[Mapping[str, Any]], where: str) -> list[GatewaySession]:
+    """Restore all sessions of a record for reading, also those that its gateway has dropped.
+
+    Args:
+        events: lines of the record, of a gateway that may still run.
+        where: name of the record, for errors.
+
+    Raises:
+        UsageError: it is not the record of a gateway.
+    """
+    sessions: dict[str, GatewaySession] = {}
+    try:
+        for event in events:
+            if event["event"] == "open":
+                opened = GatewaySession(cast(Model, None), task=event["task"], seed=event["seed"])
+                opened.id, opened.key = event["session"], ""
+                sessions[opened.id] = opened
+            elif event["event"] != "forget":
+                sessions[event["session"]].restore(event)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{where} is not the record of a gateway, or is damaged: {error!r:.100}") from error
+    return list(sessions.values())

@@ -158,6 +158,16 @@ def _last_line(file: Any) -> int:
 
 
 def _read_jsonl(path: Path, kind: type[Any]) -> Iterator[Any]:
+    for where, data in json_lines(path):
+        yield from_plain(kind, data, where)
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the data of each line of JSON; an incomplete last line is skipped with a warning.
+
+    Raises:
+        StorageError: a line is damaged.
+    """
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
@@ -169,7 +179,7 @@ def _read_jsonl(path: Path, kind: type[Any]) -> Iterator[Any]:
                     ) from error
                 warnings.warn(_cut_text(path, len(line), "is left out"), stacklevel=2)
                 return
-            yield from_plain(kind, data, f"{path}: line {number}")
+            yield f"{path}: line {number}", data
 
 
 def _cut_text(path: Path, size: int, what: str) -> str:

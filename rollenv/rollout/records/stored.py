@@ -1,0 +1,129 @@
+"""Stored episodes of any kind: run, evaluation and benchmark folders, files of trajectories, records of gateways."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollenv.agents.gateway.session import GatewaySession
+from rollenv.agents.gateway.sessions import recorded_sessions
+from rollenv.core.errors import UsageError
+from rollenv.report.folders import EPISODES, Run, find_runs, open_run
+from rollenv.rollout.records.plain import from_plain
+from rollenv.rollout.records.sessions import session_trajectory
+from rollenv.rollout.records.storage import StorageError, json_lines, read
+from rollenv.rollout.records.where import Where
+from rollenv.rollout.types import Group, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpisode:
+    """An episode with what its file says beside the trajectory."""
+
+    trajectory: Trajectory
+    iteration: int | None = None
+    """Iteration of training in whose evaluation it was played."""
+    run: Run | None = None
+    """The folder's settings; None for a file."""
+    session: GatewaySession | None = None
+    """The gateway's session that it was converted from."""
+
+
+def stored_episodes(path: str | Path, where: str = "") -> Iterator[Trajectory]:
+    """Iterate over stored episodes; see :func:`stored`."""
+    return (episode.trajectory for episode in stored(path, where))
+
+
+def stored(path: str | Path, where: str | Where = "") -> Iterator[StoredEpisode]:
+    """Iterate over stored episodes.
+
+    Of an episode that an evaluation played again after a failure, only the last attempt is given, after the others.
+
+    Args:
+        path: a folder of ``rollenv train``, ``eval`` or ``bench``, or of several of them; a file of trajectories or
+            groups; a gateway's record.
+        where: condition, such as ``success and turns < 8`` (:class:`~rollenv.rollout.records.where.Where`).
+
+    Raises:
+        UsageError: there are no episodes at this path, or the condition is none.
+        StorageError: a file is damaged.
+    """
+    path, chosen = Path(path), where if isinstance(where, Where) else Where(where)
+    if path.is_dir():
+        folders = list(find_runs(path).values())
+        if not any((folder / EPISODES).is_file() for folder in folders):
+            raise UsageError(
+                f"{path} has no {EPISODES}: pass the folder of a training run, of `rollenv eval --out` or of "
+                "`rollenv bench --out`, a file of trajectories, or the record of a gateway"
+            )
+        episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(map(_of_folder, folders))
+    elif path.is_file():
+        episodes = _of_file(path)
+    else:
+        raise StorageError(f"there is no file or folder {str(path)!r}")
+    return _chosen(episodes, chosen)
+
+
+def _chosen(episodes: Iterator[StoredEpisode], where: Where) -> Iterator[StoredEpisode]:
+    yield from (episode for episode in episodes if where(episode.trajectory, episode.iteration))
+    where.check_names()
+
+
+def _of_folder(folder: Path) -> Iterator[StoredEpisode]:
+    if not (folder / EPISODES).is_file():
+        return
+    run = open_run(folder)
+    failed: dict[str, StoredEpisode] = {}
+    for where, data in json_lines(folder / EPISODES):
+        episode = _episode(data, where, run)
+        t = episode.trajectory
+        key = repr((episode.iteration, t.task, t.member))
+        failed.pop(key, None)
+        if t.complete:
+            yield episode
+        else:
+            failed[key] = episode
+    yield from failed.values()
+
+
+def _of_file(path: Path) -> Iterator[StoredEpisode]:
+    if path.suffix == ".parquet":
+        yield from map(StoredEpisode, read(path))
+        return
+    lines = json_lines(path)
+    first = next(lines, None)
+    if first is None:
+        raise UsageError(f"{path} is empty: it has no episodes")
+    where, data = first
+    keys = data.keys() if isinstance(data, dict) else set()
+    if "session" in keys:
+        yield from _of_record(path)
+    elif "trajectories" in keys:
+        yield from (StoredEpisode(t) for group in read(path, Group) for t in group)
+    elif {"task", "turns"} <= keys:
+        for where, data in json_lines(path):
+            yield _episode(data, where)
+    else:
+        raise UsageError(f"{where} is no stored episode: it has {', '.join(map(str, keys))[:100] or 'no keys'}")
+
+
+def _episode(data: Any, where: str, run: Run | None = None) -> StoredEpisode:
+    iteration = data.pop("iteration", None) if isinstance(data, dict) else None
+    return StoredEpisode(from_plain(Trajectory, data, where), iteration if type(iteration) is int else None, run)
+
+
+def _of_record(path: Path) -> Iterator[StoredEpisode]:
+    """Yield the sessions of a gateway's record; those of one task are a group."""
+    sessions = recorded_sessions((event for _, event in json_lines(path)), str(path))
+    groups: dict[str, int] = {}
+    members: Counter[str] = Counter()
+    for session in sessions:
+        trajectory = session_trajectory(session)
+        name = trajectory.task.env_id
+        trajectory.group, trajectory.member = groups.setdefault(name, len(groups)), members[name]
+        members[name] += 1
+        yield StoredEpisode(trajectory, session=session)
