@@ -293,6 +293,7 @@ ADVANTAGES: dict[str, Callable[..., Floats | adv.Gae]] = {
     )[x.turn],
     "empg": _empg,
     "ppo": _ppo,
+    "imitation": lambda x: x.rewards[x.turn],
 }
 
 

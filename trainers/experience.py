@@ -10,7 +10,7 @@ import heapq
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,8 @@ class Experience:
     """(R,) each: "behavior", "advantages", "weights", and others that the algorithm needs."""
     dropped: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     """(N,) masks of the trajectories that are not trained on, by reason. They count in their group's baseline."""
+    preferences: Any = None
+    """The pairs of trajectories, if the policy learns from preferences (:mod:`rollenv.trainers.preferences`)."""
 
     def __len__(self) -> int:
         """The number of response tokens."""

@@ -17,7 +17,7 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.rollout.types import Group
 from rollenv.trainers import checkpoint, credit, losses
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.algorithms import Ppo
+from rollenv.trainers.config.algorithms import Kto, Ppo, Preference
 from rollenv.trainers.config.losses import KlReward
 from rollenv.trainers.diagnostics import (
     AGES,
@@ -45,6 +45,7 @@ from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import HIDDEN, LogprobReader, Output
 from rollenv.trainers.policies.packed import Packed, pack
 from rollenv.trainers.policies.routing import NAMES, balance
+from rollenv.trainers.preferences import Preferences, mismatched
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import task_seed
 from rollenv.trainers.training_state import TrainingState
@@ -77,6 +78,8 @@ class StepTotals:
     """See :func:`~rollenv.trainers.policies.routing.loads`; None for a model without routers."""
     entropies: list[tuple[Ints, Floats]] = field(default_factory=list)
     """Positions of response tokens in the batch, and the entropy at each."""
+    compared: list[dict[str, float]] = field(default_factory=list)
+    """Metrics of each step's preferences, which are means over pairs."""
 
     def add(self, name: str, value: float) -> None:
         """Add to the sum of a metric."""
@@ -96,6 +99,9 @@ class StepTotals:
             means[f"{plain}_ess"] = means[plain] ** 2 / square if square else 0.0
         if self.norms:
             means["grad_norm"] = sum(self.norms) / len(self.norms)
+        for name in dict.fromkeys(name for metrics in self.compared for name in metrics):
+            known = [metrics[name] for metrics in self.compared if name in metrics]
+            means[name] = sum(known) / len(known)
         return means
 
 
@@ -117,6 +123,8 @@ class Updater:
     def __init__(self, config: TrainConfig, state: TrainingState, run: RunDir):
         self.config, self.state, self.run = config, state, run
         self.objective = Objective(config, state.policy.scorer.experts_per_token)
+        self._of_reference: dict[bytes, Floats] = {}
+        """Log-probabilities in the reference, by the tokens of a given sample."""
         self.vocabulary = int(state.policy.model.config.get_text_config().vocab_size)
         if config.rewards.drop_gibberish >= self.vocabulary:
             raise UsageError(
@@ -136,7 +144,7 @@ class Updater:
         config, state = self.config, self.state
         if state.ranks.first:
             state.version = state.player.version
-        state.ranks.send_command("learn", state.iteration, state.version, list(groups))
+        state.ranks.send_command("learn", state.iteration, config.iterations, state.version, list(groups))
         data = experience(groups, config.samples, replay=config.loss.routing == "replay")
         if not len(data):
             played = any(t.status != "failed" for group in groups for t in group)
@@ -157,6 +165,9 @@ class Updater:
         self._score(data, metrics)
         if state.reference:
             shaped.kl = self._kl_penalty(data, metrics)
+        if isinstance(config.algorithm, Preference):
+            self._compare(data, shaped, config.algorithm)
+            return data
         if critic := state.critic:
 
             def valued(batch: Packed) -> torch.Tensor:
@@ -183,6 +194,50 @@ class Updater:
             data.columns["imitate"] = solved[data.trajectory]
         return data
 
+    def measure(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Compute the loss of given episodes, and the other metrics of preferences."""
+        self.state.ranks.send_command("measure", list(groups))
+        data = experience(groups, self.config.samples)
+        logprobs = self._logprobs(data, self.state.policy)
+        if isinstance(self.config.algorithm, Preference):
+            found = self._compare(data, self.state.shaper(data), self.config.algorithm)
+            reference = self._reference_logprobs(data) if self.state.reference else None
+            return found.advantages(logprobs, reference)[1]
+        weights = np.array([turn.reward for turn in data.turns])[data.turn]
+        return {"loss": float(-(weights * logprobs).sum() / weights.sum())}
+
+    def _compare(self, data: Experience, shaped: credit.Shaped, settings: Preference) -> Preferences:
+        """Find the pairs of a batch; each step computes its advantages from them (:meth:`_prefer`)."""
+        rows = zip(shaped.rewards, shaped.penalties, strict=True)
+        returns = np.array([sum(rewards) - sum(penalties) for rewards, penalties in rows])
+        data.preferences = found = Preferences(data, returns, settings)
+        data.columns |= {"advantages": found.taught.astype(np.float64), "weights": np.ones(len(data))}
+        return found
+
+    def _prefer(self, data: Experience, step: list[int]) -> dict[str, float]:
+        """Write the advantages of a step's preferences, under the policy as it is now; return their metrics."""
+        found, state = data.preferences, self.state
+        if isinstance(found.settings, Kto) and state.reference:
+            others = experience(mismatched(data), self.config.samples)
+            away = self._logprobs(others, state.policy) - self._logprobs(others, state.reference)
+            found.mismatch = float(away.sum() / len(others.trajectories))
+        logprobs = np.nan_to_num(self._logprobs(data, state.policy, samples=step))
+        metrics: dict[str, float]
+        data.columns["advantages"], metrics = found.advantages(logprobs, data.columns.get("reference"))
+        return metrics
+
+    def _reference_logprobs(self, data: Experience) -> Floats:
+        """Return (R,) log-probabilities of the reference; those of given episodes, which return, are computed once."""
+        reference = self.state.reference
+        assert reference is not None
+        if self.config.batches.kind != "stored":
+            return self._logprobs(data, reference)
+        keys = [sample.ids.tobytes() + sample.mask.tobytes() for sample in data.samples]
+        if unknown := [i for i, key in enumerate(keys) if key not in self._of_reference]:
+            computed = self._logprobs(data, reference, samples=unknown)
+            self._of_reference |= {keys[i]: computed[data.starts[i] : data.starts[i + 1]] for i in unknown}
+        return np.concatenate([self._of_reference[key] for key in keys])
+
     def _score(self, data: Experience, metrics: dict[str, float]) -> None:
         """Compute the log-probabilities of the policy, its reference and a teacher, where needed."""
         state, columns = self.state, data.columns
@@ -190,7 +245,7 @@ class Updater:
             columns["proximal"] = self._logprobs(data, state.policy)
             metrics |= sampler_divergence(columns["proximal"], columns["behavior"], columns["staleness"])
         if state.reference:
-            columns["reference"] = self._logprobs(data, state.reference)
+            columns["reference"] = self._reference_logprobs(data)
         if self.config.distill.name != "none":
             columns["teacher"] = self._teacher_logprobs(data)
             taught = ~np.isnan(columns["teacher"])
@@ -316,7 +371,10 @@ class Updater:
             self._warn_of_no_signal(data)
         totals = StepTotals()
         for _ in range(config.optimizer.epochs * useful.any()):
-            steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
+            if data.preferences:  # the trajectories of a pair belong together
+                steps = [np.flatnonzero(useful).tolist()]
+            else:
+                steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
             for step in filter(None, steps):
                 self._step(data, step, len(steps), totals)
         self._check_finite(totals)
@@ -346,6 +404,8 @@ class Updater:
         reason, remedy = "all advantages were 0", "easier tasks, larger groups or a longer warm-up"
         if self.objective.taught_alone:
             reason = "no group had a success"
+        if data.preferences:
+            reason = "no two trajectories of a group differed in their returns and answers"
         if data.dropped:
             keys = {why: f"rewards.drop_{why}" for why in data.dropped} | {"out_of_bounds": "rollout.keep"}
             left_out = ", ".join(f"{int(them.sum())} by {keys[why]}" for why, them in data.dropped.items())
@@ -364,6 +424,8 @@ class Updater:
         observed = 0
         if self.config.loss.observations:  # counting them takes longer than a small model's update
             observed = data.observed
+        if data.preferences:
+            totals.compared.append(self._prefer(data, step))
         step_totals = StepTotals()
         for piece in self._micro_batches(data, step, observations=self.config.loss.observations > 0):
             piece.batch.columns["weights"] *= steps  # they add up to one over the whole batch

@@ -34,6 +34,7 @@ POLICY_LOSSES: dict[str, Callable[..., TokenLoss]] = {
     "sapo": losses.sapo,
     "gmpo": losses.gmpo,
     "reinforce": losses.reinforce,
+    "likelihood": losses.likelihood,
 }
 
 CORRECTIONS: dict[str, Callable[..., Correction]] = {

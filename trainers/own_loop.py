@@ -59,7 +59,7 @@ class Learner:
         policy = initial_policy(config, self.base, ALONE, lora=lora)
         self.state = state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
         state.base_agent, state.player = self.base, agent
-        if config.kl.name != "none":
+        if config.reads_reference:
             state.reference = Unadapted(policy, policy.model) if lora else initial_policy(config, self.base, ALONE)
         if saved:
             _, states, about = checkpoint.load(saved[-1], plays=False)

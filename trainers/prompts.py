@@ -26,7 +26,7 @@ def prompt_of(
     prompt = form(**own, max_tokens=max_tokens, template_args=settings.template_args if chats else {})
     if not isinstance(settings.examples, int):
         return replace(prompt, examples=tuple((one.user, one.assistant) for one in settings.examples))
-    if not settings.examples:
+    if not (settings.examples and env.id):
         return prompt
     wrapped = spec(env.id)
     wrapped = replace(wrapped, wrappers={**wrapped.wrappers, **env.wrappers})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
 from rollenv.trainers.config.algorithms import OwnAlgorithm
 from rollenv.trainers.config.losses import OwnLoss
 from rollenv.trainers.config.own import check_functions
+from rollenv.trainers.config.run import StoredConfig
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +138,13 @@ class RunDir:
         self._write_config(wanted)
         return wanted
 
+    def with_iterations(self, config: TrainConfig, iterations: int) -> TrainConfig:
+        """Return the settings with the number of updates, as the data say, and store it."""
+        if config.iterations != iterations:
+            config = config.model_copy(update={"iterations": iterations})
+            self._write_config(config)
+        return config
+
     def _about(self) -> dict[str, Any]:
         try:
             about = json.loads(self.about_file.read_text(encoding="utf-8"))
@@ -205,7 +214,20 @@ def fingerprints(config: TrainConfig) -> dict[str, str]:
         prints[name] = data_fingerprint(env.id, env.kwargs)
     for path in (config.model.path, getattr(config.distill, "path", None) or ""):
         prints[f"the model {path}"] = model_fingerprint(path)
-    return {name: value for name, value in prints.items() if value}
+    return {name: value for name, value in (prints | _of_files(config)).items() if value}
+
+
+def _of_files(config: TrainConfig) -> dict[str, str]:
+    """Return a fingerprint of each file of given episodes."""
+    prints = {}
+    for name in config.batches.data if isinstance(config.batches, StoredConfig) else ():
+        files = [Path(name)] if Path(name).is_file() else sorted(Path(name).rglob("*.*"))
+        digest = hashlib.blake2b(digest_size=16)
+        for file in files:
+            if file.suffix in (".jsonl", ".gz", ".parquet", ".csv"):
+                digest.update(file.read_bytes())
+        prints[f"the data of {name}"] = digest.hexdigest() if files else ""
+    return prints
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import batches_of, weights_for_player
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import EvalPart
+from rollenv.trainers.config.run import EvalPart, StoredConfig
 from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.learner import Updater
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
@@ -38,6 +38,7 @@ from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.stored import StoredBatches
 from rollenv.trainers.termination import Terminated, Termination
 from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
@@ -113,13 +114,19 @@ class Trainer:
             self.manager = manager = self._shards(stack) if rollout.shards else self._manager(stack)
             if config.rewards.group:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
+            stored = None
+            if isinstance(config.batches, StoredConfig):
+                stored = StoredBatches(
+                    manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
+                )
+                self.config = config = run.with_iterations(config, stored.updates or config.iterations)
             self.learner = Updater(config, state, run)
             if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
                 manager.run(update_weights_of(state.player, weights_for_player(state.policy, config.weight_form)))
                 state.player.version = state.base_agent.version
 
             left = config.iterations - state.iteration
-            self.batches = batches_of(config, manager, state.source, state.again, left)
+            self.batches = stored or batches_of(config, manager, state.source, state.again, left)
             stack.callback(self.batches.close)
             self._playing_since = time.perf_counter(), state.player.tokens
             self.processes: RolloutProcesses | None = None
@@ -247,7 +254,7 @@ class Trainer:
                 self._save()
 
     def _evaluations(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows if "eval/success" in row]
+        return [row for row in self.rows if "time/eval" in row]
 
     # -- the steps of an iteration -----------------------------------------------------------------------------------
 
@@ -259,6 +266,8 @@ class Trainer:
         groups = self.batches.next(metrics)
         clock, tokens = self._playing_since
         self._playing_since = time.perf_counter(), player.tokens
+        if self.config.batches.kind == "stored":
+            return groups
         metrics["tokens_per_s"] = (player.tokens - tokens) / (self._playing_since[0] - clock)
         metrics |= rollout_metrics(groups, self.config.rewards.success_only)
         if self.rewards:
@@ -280,6 +289,8 @@ class Trainer:
             player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
         manager = self.manager.with_agent(player, keep_views=True)
         with timed("eval", metrics):
+            if held_out := getattr(self.batches, "held_out", ()):
+                metrics |= {f"eval/{name}": value for name, value in self.learner.measure(held_out).items()}
             for part in evaluated_environments(self.config, self.wrappers):
                 result = evaluate(
                     player,
@@ -316,7 +327,10 @@ class Trainer:
         return self.processes.sharing(self.threads.count) if self.processes else contextlib.nullcontext()
 
     def _log(self, metrics: dict[str, float]) -> None:
-        for alarm in alarms(metrics, self.rows):
+        watched = metrics
+        if self.config.batches.kind == "stored":  # the entropy falls as the model learns the given answers
+            watched = {name: value for name, value in metrics.items() if name != "entropy"}
+        for alarm in alarms(watched, self.rows):
             logger.warning("iteration %d: %s", self.state.iteration, alarm)
             self.trackers.alarm(self.state.iteration, alarm)
         self.rows.append({"iteration": self.state.iteration, **metrics})
@@ -347,7 +361,7 @@ def evaluated_environments(config: TrainConfig, wrappers: Wrappers) -> list[Eval
     """Return the environments of an evaluation: the run's own, then ``eval.parts``, whose metrics have prefixes."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
-    parts = [main]
+    parts = [main] if config.env.id else []
     for part in config.eval.parts:
         env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, config.model.tokenizer)})
         parts.append(part.model_copy(update={"name": f"{part.name or part.env.id}/", "env": env}))

@@ -206,7 +206,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     # The reference of the KL divergence: the untrained model.
     if isinstance(config.kl, KlReward):
         state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
-    if config.kl.name != "none":
+    if config.reads_reference:
         if lora:
             state.reference = Unadapted(policy, policy.model)
         elif roles.reference.actors:

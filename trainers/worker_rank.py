@@ -18,9 +18,12 @@ def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
     learner = Updater(config, state, run)
     while True:
         match ranks.receive_command():
-            case "learn", (iteration, version, groups):
+            case "learn", (iteration, total, version, groups):
                 state.iteration, state.version = iteration, version
+                learner.config = config.model_copy(update={"iterations": total})
                 learner.update(learner.compute_advantages(groups, {}))
+            case "measure", (groups,):
+                learner.measure(groups)
             case "weights", _:
                 collections.deque(state.policy.named_weights(), maxlen=0)
             case "adapter", _:

@@ -24,6 +24,7 @@ from rollenv.agents.prompts.template import (
     Message,
     TemplateRefused,
     answer_of,
+    any_of,
     squash,
     tool_calls_of,
     user_of,
@@ -181,6 +182,12 @@ class ChatFormat(ChatTemplate):
                 run.append(i)
         return "".join([*parts, self._hide(self._in_answers, self.decode(run))])
 
+    def upto_stop(self, text: str) -> str:
+        """Cut a rendered answer behind the last token that ends a response; without one, behind its last character."""
+        stops = any_of([self.decode((i,)) for i in self.stop_ids])
+        ends = [match.end() for match in stops.finditer(text)]
+        return text[: ends[-1]] if ends else text.rstrip()
+
     def _hide(self, what: re.Pattern[str], text: str) -> str:
         return what.sub(lambda m: f"{OPEN}{self._literals.index(m[0])}{CLOSE}", text)
 
@@ -300,14 +307,36 @@ class Frame:
         if tools and Frame(chat_format, system, None)._opening == self._opening:
             raise UsageError("the chat template does not support tools; describe them in the system prompt instead")
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """Render a conversation of these messages after the system prompt."""
+    def render(self, messages: Sequence[Message], *, opening: bool = True) -> str:
+        """Render a conversation of these messages after the system prompt; see :meth:`ChatTemplate.render`."""
         if self._system is None:
-            return self.format.render(messages, self.tools)
+            return self.format.render(messages, self.tools, opening=opening)
         if self.format.has_system:
-            return self.format.render([{"role": "system", "content": self._system}, *messages], self.tools)
+            whole = [{"role": "system", "content": self._system}, *messages]
+            return self.format.render(whole, self.tools, opening=opening)
         first = {**messages[0], "content": f"{self._system}\n\n{messages[0]['content']}"}
-        return self.format.render([first, *messages[1:]], self.tools)
+        return self.format.render([first, *messages[1:]], self.tools, opening=opening)
+
+    def answer_ids(self, answer: Message) -> Ids:
+        """Return the tokens of a given answer as the model would have to sample them, with its stop token.
+
+        Raises:
+            TemplateRefused: the template refuses it, or opens a thought in the prompt that the answer does not have.
+        """
+        before = self.render([user_of("-")])
+        whole = self.render([user_of("-"), answer], opening=False)
+        if not whole.startswith(before):
+            why = f"a prompt ends with {before[-40:]!r}"
+            if before.rstrip().endswith(tuple(THOUGHT_MARKS)):
+                why = (
+                    "a prompt opens a thought, and this answer has none; give answers thoughts (reasoning_content), or "
+                    "set prompt.template_args (enable_thinking=false)"
+                )
+            raise TemplateRefused(f"the chat template does not write this answer after its own opening: {why}")
+        ids = self.format.encode(self.format.upto_stop(whole[len(before) :]), anchored=True)
+        if not ids or ids[-1] not in self.format.stop_ids:
+            ids.append(self.format.tokenizer.eos_token_id)
+        return tuple(ids)
 
     def accepts(self, answer: Message) -> bool:
         """Return whether the template takes an answer: some take one call only."""

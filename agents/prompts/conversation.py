@@ -59,7 +59,7 @@ class Conversation:
         self.splits = self.continued = 0
         """The number of re-rendered histories, and of known tokens of the last prompt."""
         self._system, self.wants_tools = system, tools == "env"
-        self._frame = self.format.frame(system, None if tools == "env" else tools)
+        self.frame = self.format.frame(system, None if tools == "env" else tools)
         self._examples = examples
         self._messages: list[Message] = self.format.example_messages(examples)
         self._pending: list[Message] = []
@@ -87,7 +87,7 @@ class Conversation:
 
     def offer(self, tools: Sequence[dict[str, Any]]) -> None:
         """Set the environment's functions for the template, before the first prompt."""
-        self._frame, self.wants_tools = self.format.frame(self._system, tools), False
+        self.frame, self.wants_tools = self.format.frame(self._system, tools), False
 
     def add(self, role: Literal["user", "tool"], text: str) -> None:
         """Append a message, as a user message if the template has no tool role."""
@@ -128,7 +128,7 @@ class Conversation:
         """
         if self._pending or self._asks_again:
             if self._answer is None:
-                new, text = self._frame.fit(self._messages, self._pending)
+                new, text = self.frame.fit(self._messages, self._pending)
                 self._prompt = tuple(self.format.encode(text))
                 self._append(new)
             else:
@@ -153,10 +153,10 @@ class Conversation:
             raise UsageError("an answer needs a prompt before it: call add() and prompt()")
         self._answer = tuple(ids)
         self._call_ids = (*calls,) or tuple(f"call_{len(self._messages)}_{number}" for number in range(MOST_CALLS))
-        self._tools = self._frame.tools or ()
+        self._tools = self.frame.tools or ()
         known = dict(self._ids)
         self._said = self._with_ids(self._read())
-        if "tool_calls" in self._said and not self._frame.accepts(self._said):
+        if "tool_calls" in self._said and not self.frame.accepts(self._said):
             self._ids, self._tools = known, ()
             self._said = self._read()
 
@@ -183,7 +183,7 @@ class Conversation:
             message = self._with_ids(self._read(thoughts=False))
             dropped = message != self._said
         said = self.format.said(answer)
-        frame = self._frame.bare(message, self._pending)
+        frame = self.frame.bare(message, self._pending)
         new, tail, unchanged = frame.after_answer(self._pending, message)
         joint, agrees = self._joint(answer, tail)
         shown = squash(said) if self.append_only else self._shown(frame, message, new, said, tail) if agrees else None
@@ -195,8 +195,8 @@ class Conversation:
         else:
             self.continued = 0
             self._append([message, *new])
-            self._prompt = tuple(self.format.encode(self._frame.render(self._messages)))
-            self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
+            self._prompt = tuple(self.format.encode(self.frame.render(self._messages)))
+            self._since_user = [self.frame.since_user(self._messages[self._user_at + 1 :])]
             self.splits += 1
 
     def _append(self, messages: list[Message]) -> None:
@@ -204,7 +204,7 @@ class Conversation:
         users = [i for i, m in enumerate(messages) if m["role"] == "user"]
         if users or not self._since_user:
             self._user_at = len(self._messages) - len(messages) + max(users, default=0)
-            self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
+            self._since_user = [self.frame.since_user(self._messages[self._user_at + 1 :])]
 
     def _shown(self, frame: Frame, message: Message, new: list[Message], said: str, tail: str) -> str | None:
         """Return the text of an answer in the rendered history, without white space; None if the history does not begin
@@ -216,7 +216,7 @@ class Conversation:
         added = squash(said) + squash(tail)
         between = self._messages[self._user_at + 1 :]
         if between and any(m["role"] == "user" for m in new):
-            same = self._frame.since_user([*between, message, *new]) == "".join(self._since_user) + added
+            same = self.frame.since_user([*between, message, *new]) == "".join(self._since_user) + added
             return squash(said) if same else None
         before, shown = frame.after_user(), frame.after_user([message, *new])
         written = said
@@ -231,7 +231,7 @@ class Conversation:
 
     def _same_calls(self, said: str, written: str) -> bool:
         """Return whether two texts have the same calls, and are equal around them."""
-        found = [find_calls(text, schemas=self._frame.tools or ()) for text in (said, written)]
+        found = [find_calls(text, schemas=self.frame.tools or ()) for text in (said, written)]
         (calls, around), (others, around_others) = found
         named = [(call.name, call.arguments) for call in calls]
         same = named == [(call.name, call.arguments) for call in others] and squash(around) == squash(around_others)

@@ -109,6 +109,8 @@ def try_environments(config: TrainConfig) -> None:
     source_of(config, _without_tokenizer(config.env.wrappers))
     main = config.env.id, config.eval.kwargs, config.eval.episodes
     for env_id, kwargs, episodes in (main, *((p.env.id, p.env.kwargs, p.episodes) for p in config.eval.parts)):
+        if not env_id:  # a run that learns given answers only
+            continue
         try:
             tasks_of(env_id, kwargs, episodes)
         except UsageError as error:

@@ -32,6 +32,7 @@ from rollenv.cli import (
     play,
     publish,
     serve,
+    sft,
     train,
     view,
 )
@@ -86,6 +87,7 @@ def _print_error(text: str) -> None:
 
 _COMMANDS = {
     "train": train,
+    "sft": sft,
     "eval": eval,
     "episode": episode,
     "bench": bench,

@@ -278,6 +278,8 @@ class _Display:
         formats = {"loss": "loss {:.3f}"}
         if stage == "training":
             formats = {"reward": "reward {:.2f}", "success": "success {:.2f}"}
+            if "epoch" in self.known:
+                formats = {"loss": "loss {:.3f}", "eval/loss": "unseen rows {:.3f}", "accuracy": "right {:.2f}"}
         shown = [text.format(self.known[key]) for key, text in formats.items() if key in self.known]
         if stage == "training" and self.evaluated:
             first, *more = self.evaluated
@@ -293,13 +295,17 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
     from rollenv.report.summary import domains
 
     report = write_report(run.path)
-    table = Table("", "before RL", "after RL", box=None, header_style="bold")
+    table = Table("", "before", "after", box=None, header_style="bold")
 
     def add_success(label: str, prefix: str = "eval/", low: str = "low", high: str = "high") -> None:
         rows = (result.before, result.after)
         table.add_row(label, *(percent(*(row[prefix + key] for key in ("success", low, high))) for row in rows))
 
-    add_success("success on unseen episodes (95 %)")
+    for name in ("loss", "accuracy"):
+        if (key := f"eval/{name}") in result.after:
+            table.add_row(f"{name} on rows held out", f"{result.before[key]:.3f}", f"{result.after[key]:.3f}")
+    if "eval/success" in result.after:
+        add_success("success on unseen episodes (95 %)")
     for name in domains(result.after)[0]:
         add_success(f"the same, of {name}", f"eval/{name}/")
     if "eval/distinct" in result.after:

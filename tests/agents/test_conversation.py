@@ -118,7 +118,7 @@ def test_what_stands_before_all_messages_is_left_out_only_where_it_makes_no_diff
     system = data.draw(st.sampled_from(["be good", "be /quiet", None]))
     tools = data.draw(st.sampled_from([None, TOOLS if shape in FARSIGHTED or shape.takes_tools else None]))
     ours, whole = Conversation(chat_format, system, tools), Conversation(chat_format, system, tools)
-    whole._frame = Whole(chat_format, system, tools)
+    whole.frame = Whole(chat_format, system, tools)
     for _ in range(3):
         for role, text in data.draw(
             st.lists(st.tuples(st.sampled_from(["user", "tool"]), words), min_size=1, max_size=2)

@@ -46,6 +46,9 @@ NO_DIFFERENCE = {
     "rollout.extra_groups": "which groups are late is a matter of time",
     "rollout.extra_members": "which members are late is a matter of time",
     "batches.kind": "which groups come first is a matter of time; test_batches.py",
+    "algorithm.parted": "for pairs that begin alike; test_preferences.py",
+    "batches.data": "another data set; test_stored.py",
+    "batches.long": "for rows that are too long; test_stored.py",
     "batches.max_staleness": "a matter of time; test_batches.py",
     "batches.colocated": "a matter of time; test_batches.py",
     "player.kind": "another engine, in its own environment; test_vllm.py",
@@ -99,6 +102,8 @@ def loss(name: str, *keys: str, base: tuple[str, ...] = ()) -> dict[str, list[st
 def correction(name: str, *keys: str) -> dict[str, list[str]]:
     return {f"correction.{key}": [f"correction.name={name}", "model.precision=bfloat16"] for key in keys}
 
+
+PREFER = ["rollout.group_size=6", "prompt.kind=conversation", "model.path={MODEL}", "rollout.temperature=0.5"]
 
 #: What is set first, for keys that mean something under it only.
 CASES: list[dict[str, list[str]]] = [
@@ -191,6 +196,13 @@ CASES: list[dict[str, list[str]]] = [
     {f"{k}=1.001": v for k, v in correction("icepop", "high").items()},
     {f"{k}=0.5": v for k, v in correction("opsm", "delta").items()},
     {k: ["kl.name=loss"] for k in ("kl.coef=5.0", "kl.kind=k2")},
+    {k: ["algorithm=dpo", *PREFER] for k in ("algorithm.beta=5.0", "algorithm.pairs=extremes", "algorithm.margin=0.4", "algorithm.sft=1.0", "algorithm.smoothing=0.4")},
+    {"algorithm.robust=true": ["algorithm=dpo", "algorithm.smoothing=0.3"]},
+    {k: ["algorithm=ipo", *PREFER] for k in ("algorithm.beta=5.0", "algorithm.pairs=extremes", "algorithm.margin=0.4", "algorithm.sft=1.0")},
+    {k: ["algorithm=simpo", *PREFER] for k in ("algorithm.beta=5.0", "algorithm.gamma=0.1", "algorithm.pairs=extremes", "algorithm.margin=0.4", "algorithm.sft=1.0")},
+    {k: ["algorithm=dmpo", *PREFER] for k in ("algorithm.beta=5.0", "algorithm.gamma=0.1", "algorithm.pairs=extremes", "algorithm.margin=0.4", "algorithm.sft=1.0")},
+    {k: ["algorithm=kto", *PREFER] for k in ("algorithm.beta=5.0", "algorithm.desirable=9.0", "algorithm.undesirable=9.0")},
+    {k: ["algorithm=sft", "batches.kind=stored", "batches.episodes=20", "batches.size=3"] for k in ("batches.size=5", "batches.episodes=30", "batches.noise=0.5", "batches.epochs=1", "batches.held_out=0.5", "batches.where='seed % 2 == 0'")},
     {"kl.coef=5.0": KL, "kl.kind=k2": KL, "kl.target=0.0001": KL, "kl.horizon=20.0": [*KL, "kl.target=0.0001"]},
 ]  # fmt: skip
 
@@ -260,6 +272,12 @@ def base_of(overrides, folder=Path("model")) -> list[str]:
     sized = [o for o in sized if not (o.startswith("model.warm_up") and any("model.warm_up={" in c for c in chosen))]
     if any(o.startswith("model.path") for o in chosen):
         sized = [o for o in sized if not o.startswith(("model.size", "model.warm_up"))]
+    if any(o.startswith("algorithm=") for o in chosen):  # presets with one step a batch
+        sized = [o for o in sized if not o.startswith("optimizer.minibatch")]
+    if any(o.startswith("batches.epochs") for o in chosen):
+        sized = [o for o in sized if not o.startswith("iterations")]
+    if "batches.kind=stored" in chosen:
+        sized = [o for o in sized if not o.startswith("rollout.group")]
     if "prompt.kind=conversation" in chosen:
         sized = [o for o in sized if not o.startswith("prompt.template")]
     return [*sized, *chosen]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
@@ -174,12 +175,138 @@ class Ppo(Algorithm):
         )
 
 
+class Imitation(Algorithm):
+    """The weight of a turn, its own reward: with ``loss.name=likelihood``, supervised fine-tuning (SFT)."""
+
+    name: Literal["imitation"] = "imitation"
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if run.batches.kind != "stored":
+            yield "algorithm.name=imitation learns from given answers: set batches.kind=stored, or use rollenv sft"
+
+
+# -- preferences: losses of pairs of trajectories ----------------------------------------------------------------------
+
+
+class Preference(Algorithm):
+    """Base of the preference losses. Pairs are trajectories of one group, the preferred one with the higher return."""
+
+    beta: Positive = 0.1
+    """How strongly the policy is held to the initial model, which is the reference."""
+
+    @property
+    def reads_reference(self) -> bool:
+        """True if the loss reads log-probabilities of the reference."""
+        return True
+
+    def problems(self, run: Any) -> Iterator[str]:
+        name = getattr(self, "name", "")
+        if run.loss.name != "likelihood":
+            yield f"algorithm.name={name} needs loss.name=likelihood; write algorithm={name}, which sets both"
+        if self.whiten or self.clip_advantage:
+            yield f"algorithm.name={name} has no advantages: leave out algorithm.whiten and algorithm.clip_advantage"
+        for key, used in (
+            ("kl.name", run.kl.name != "none"),
+            ("distill.name", run.distill.name != "none"),
+            ("correction.name", run.correction.name != "none"),
+            ("loss.entropy", run.loss.entropy),
+            ("loss.imitate", run.loss.imitate),
+        ):
+            if used:
+                yield f"algorithm.name={name} is a whole loss of its own; leave out {key}"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        weights = ("loss.aggregate", "optimizer.minibatch_sequences", "rewards.length_weight")
+        return dict.fromkeys((*weights, "rewards.difficulty_weight"), "an algorithm.name that has advantages")
+
+
+class PairedPreference(Preference):
+    """Base of the losses of pairs."""
+
+    pairs: Literal["all", "extremes"] = "all"
+    """The pairs of a group: every two with different returns, or the best and the worst only."""
+    margin: Weight = 0.0
+    """The least difference of the returns of a pair."""
+    parted: bool = True
+    """Leave the turns out that a pair shares, up to where the two part."""
+    sft: Weight = 0.0
+    """Coefficient of the cross-entropy on the preferred trajectories, which keeps their probability from falling."""
+
+
+class Dpo(PairedPreference):
+    """Direct preference optimisation: -log σ(β margin) of log-ratios to the initial model (DPO)."""
+
+    name: Literal["dpo"] = "dpo"
+    smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """The share of pairs that are labelled the wrong way (cDPO)."""
+    robust: bool = False
+    """Correct for that share without bias (robust DPO), instead of smoothing labels."""
+
+
+class Ipo(PairedPreference):
+    """A squared distance of the margin to 1 / (2 β), with means over tokens (IPO)."""
+
+    name: Literal["ipo"] = "ipo"
+
+
+class Kto(Preference):
+    """Good and bad trajectories without pairs, against the mean of their group (KTO)."""
+
+    name: Literal["kto"] = "kto"
+    desirable: Weight = 1.0
+    """Weight of good trajectories."""
+    undesirable: Weight = 1.0
+    """Weight of bad trajectories."""
+
+
+class Simpo(PairedPreference):
+    """Margins of mean log-probabilities without a reference (SimPO)."""
+
+    name: Literal["simpo"] = "simpo"
+    beta: Positive = 2.0
+    """Scale of the margin."""
+    gamma: Weight = 1.0
+    """The wanted margin, after scaling."""
+
+    @property
+    def reads_reference(self) -> bool:
+        return False
+
+
+class Dmpo(PairedPreference):
+    """DPO in which early turns weigh more (DMPO)."""
+
+    name: Literal["dmpo"] = "dmpo"
+    gamma: Discount = 0.7
+    """Discount of turns; 1 weighs turn t of T by (T - t) / T."""
+
+
+# -- the user's own ----------------------------------------------------------------------------------------------------
+
+
 class OwnAlgorithm(Algorithm, OwnFunction):
     """A function of the user, from an :class:`~rollenv.trainers.advantages.AdvantageInput` to (R,) advantages."""
 
 
 _Algorithm = (
-    Grpo | Rloo | Reinforce | ReinforcePlusPlus | MaxRl | Rebn | StepReinforce | Gigpo | Hgpo | Empg | MtGrpo | Ppo
+    Grpo
+    | Rloo
+    | Reinforce
+    | ReinforcePlusPlus
+    | MaxRl
+    | Rebn
+    | StepReinforce
+    | Gigpo
+    | Hgpo
+    | Empg
+    | MtGrpo
+    | Ppo
+    | Imitation
+    | Dpo
+    | Ipo
+    | Kto
+    | Simpo
+    | Dmpo
 )
 AnyAlgorithm = Annotated[
     Annotated[_Algorithm, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnAlgorithm, Tag(OWN)],

@@ -164,11 +164,17 @@ class PolicyGradient(Loss):
     name: Literal["reinforce"] = "reinforce"
 
 
+class Likelihood(Loss):
+    """-A log π, for learning from given answers and from preferences: no ratio to a sampler."""
+
+    name: Literal["likelihood"] = "likelihood"
+
+
 class OwnLoss(Loss, OwnFunction):
     """A function of the user, from a :class:`~rollenv.trainers.losses.LossInput` to a loss for each token."""
 
 
-_Loss = PpoClip | Gspo | Cispo | Topr | Dppo | Sapo | Gmpo | PolicyGradient
+_Loss = PpoClip | Gspo | Cispo | Topr | Dppo | Sapo | Gmpo | PolicyGradient | Likelihood
 AnyLoss = Annotated[
     Annotated[_Loss, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)],
     OWN_OR_BUILT_IN,

@@ -20,6 +20,8 @@ class Preset(NamedTuple):
 
 _GROUP = "A = (R - mean) / std of the group"
 _CLIP = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.2}
+_GIVEN = {"name": "likelihood", "entropy": 0.0}
+_ONE_STEP = {"rollout": {"samples": "trajectory"}, "optimizer": {"epochs": 1, "minibatch_sequences": 1_000_000}}
 _GRPO = {"name": "grpo", "normalize_std": True}
 
 PRESETS: dict[str, Preset] = {
@@ -113,6 +115,45 @@ PRESETS: dict[str, Preset] = {
         "A = (R - mean) / mean of the group; clipped as PPO",
         "arXiv 2602.02710",
         {"algorithm": {"name": "maxrl"}, "loss": _CLIP},
+    ),
+    "raft": Preset(
+        "A = 1 for success, else 0; -A log pi, mean of tokens (rejection sampling)",
+        "arXiv 2304.06767",
+        {
+            "algorithm": {"name": "reinforce"},
+            "rewards": {"success_only": True},
+            "loss": {"name": "likelihood", "aggregate": "token"},
+        },
+    ),
+    "sft": Preset(
+        "-log pi of given answers, mean of tokens; needs batches.kind=stored (rollenv sft)",
+        "arXiv 2203.02155",
+        {"algorithm": {"name": "imitation"}, "loss": _GIVEN | {"aggregate": "token"}, **_ONE_STEP},
+    ),
+    "dpo": Preset(
+        "-log sigmoid(b m), m = log pi/pi_ref of the preferred less that of the rejected trajectory",
+        "arXiv 2305.18290",
+        {"algorithm": {"name": "dpo"}, "loss": _GIVEN, **_ONE_STEP},
+    ),
+    "ipo": Preset(
+        "(m - 1/2b)^2, m as in DPO but means over tokens",
+        "arXiv 2310.12036",
+        {"algorithm": {"name": "ipo"}, "loss": _GIVEN, **_ONE_STEP},
+    ),
+    "kto": Preset(
+        "1 - sigmoid(b (s - z)) of a good trajectory, s = log pi/pi_ref; z the mean of mismatched ones",
+        "arXiv 2402.01306",
+        {"algorithm": {"name": "kto"}, "loss": _GIVEN, **_ONE_STEP},
+    ),
+    "simpo": Preset(
+        "-log sigmoid(b m - gamma), m of mean log pi, without a reference",
+        "arXiv 2405.14734",
+        {"algorithm": {"name": "simpo"}, "loss": _GIVEN, **_ONE_STEP},
+    ),
+    "dmpo": Preset(
+        "DPO whose turn t of T weighs g^t (1 - g^(T-t)) / (1 - g^T)",
+        "arXiv 2406.14868",
+        {"algorithm": {"name": "dmpo"}, "loss": _GIVEN, **_ONE_STEP},
     ),
     "opd": Preset(
         "A = log teacher - log pi of each drawn token, no rewards; needs distill.path",

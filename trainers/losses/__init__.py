@@ -18,7 +18,7 @@ from rollenv.trainers.losses.corrections import (
     seq_tis,
     tis,
 )
-from rollenv.trainers.losses.distill import distill, echo, imitation
+from rollenv.trainers.losses.distill import distill, echo, imitation, likelihood
 from rollenv.trainers.losses.kl import AdaptiveKL, kl_estimate, kl_loss
 from rollenv.trainers.losses.policy import entropy_bonus, gmpo, gspo, gspo_token, ppo_clip, sapo
 from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, segment_mean, segment_sum, token_weights
@@ -47,6 +47,7 @@ __all__ = [
     "interpolated",
     "kl_estimate",
     "kl_loss",
+    "likelihood",
     "mis",
     "opsm",
     "ppo_clip",

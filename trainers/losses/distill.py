@@ -37,6 +37,11 @@ def imitation(logprobs: Tensor) -> TokenLoss:
     return TokenLoss(-logprobs, {"nll": -logprobs.detach()})
 
 
+def likelihood(x: LossInput) -> TokenLoss:
+    """-A log π, as :func:`imitation` with weights A, whose metric is the mean over tokens with a weight."""
+    return TokenLoss(-x.advantages * x.logprobs, {"nll": -x.logprobs.detach()})
+
+
 def echo(logprobs: Tensor, coefficient: float = 0.05) -> TokenLoss:
     """-coefficient log π of observation tokens, an auxiliary loss (ECHO, 2605.24517).
 

@@ -1,0 +1,94 @@
+"""Given conversations as tokens: what a model would have read and sampled, if it had said them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rollenv.agents.engines.base import Ids
+from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.conversation import Conversation
+from rollenv.agents.prompts.template import Message
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.calls import call_instructions
+
+
+def imitated_answers(
+    chat_format: ChatFormat, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] = ()
+) -> Iterator[tuple[Ids, Ids, float]]:
+    """Yield prompt, answer and loss weight of each assistant message, as tokens.
+
+    The prompt of an answer is what the model reads in an episode with this history, and the answer what it has to
+    sample there, with its stop token. So nothing is searched for in a text, and training and play see the same tokens.
+
+    Args:
+        messages: of OpenAI's shape; an assistant message with ``weight`` 0, or ``train`` false, is only read.
+        tools: OpenAI's schemas, for the chat template.
+
+    Raises:
+        UsageError: a message is not of that shape, or out of order; or the template refuses it.
+    """
+    leading = itertools.takewhile(lambda m: m["role"] == "system", messages)
+    system = [_text(message, number) for number, message in enumerate(leading, 1)]
+    try:
+        chat = Conversation(chat_format, "\n\n".join(system) or None, [*tools] or None)
+    except UsageError:  # the template does not support tools
+        chat = Conversation(chat_format, "\n\n".join([*system, call_instructions([*tools], "hermes")]))
+    asked = False
+    for number, message in enumerate(messages[len(system) :], len(system) + 1):
+        if message["role"] != "assistant":
+            chat.extend([_given(chat_format, message, number)])
+            asked = True
+            continue
+        if not asked:
+            before = "another answer" if number > len(system) + 1 else "nothing that asks for it"
+            raise UsageError(f"message {number} is an answer after {before}; a user or tool message has to be between")
+        answer, asked = _answer(chat_format, message, number), False
+        prompt, ids = chat.prompt(), chat.frame.answer_ids(answer)
+        chat.answer(ids, [call["id"] for call in answer.get("tool_calls", ())])
+        yield prompt, ids, float(message.get("weight", message.get("train", True)) or 0.0)
+
+
+def _given(chat_format: ChatFormat, message: Mapping[str, Any], number: int) -> Message:
+    """Build a message that is only read."""
+    text = _text(message, number)
+    if message["role"] == "tool":
+        return chat_format.result_message(text, str(message.get("tool_call_id") or ""))
+    return chat_format.message(message["role"], text)
+
+
+def _answer(chat_format: ChatFormat, message: Mapping[str, Any], number: int) -> Message:
+    """Build an answer, with its thought and calls."""
+    text, calls = _text(message, number), []
+    for place, call in enumerate(message.get("tool_calls") or ()):
+        function = call.get("function", call)
+        arguments = function.get("arguments") or {}
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except (ValueError, RecursionError):
+                arguments = None
+        if not isinstance(arguments, dict) or not isinstance(function.get("name"), str):
+            raise UsageError(f"message {number}: a tool call needs a name, and arguments that are a JSON object")
+        calls.append((str(call.get("id") or f"call_{number}_{place}"), function["name"], arguments))
+    shown = chat_format.call_message(text, calls) if calls else chat_format.message("assistant", text)
+    thought = message.get("reasoning_content") or message.get("thinking") or message.get("reasoning")
+    if thought and chat_format.thought_key:
+        shown[chat_format.thought_key] = chat_format.message("assistant", str(thought))["content"]
+    if not (text.strip() or calls or thought):
+        raise UsageError(f"message {number} is an empty answer: there is nothing to imitate")
+    return shown
+
+
+def _text(message: Mapping[str, Any], number: int) -> str:
+    """Return the text of a message."""
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") if isinstance(part, dict) else part for part in content]
+        texts = [part for part in parts if isinstance(part, str)]
+        content = "".join(texts) if len(texts) == len(parts) else parts
+    if content is not None and not isinstance(content, str):
+        raise UsageError(f"message {number}: its content has to be text, not {content!r:.60}")
+    return content or ""

@@ -1,0 +1,84 @@
+"""``rollenv sft``"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import typer
+
+from rollenv.cli import completion, train
+from rollenv.cli.playing import ACCEPT_HELP
+from rollenv.core.errors import UsageError
+
+#: Learning rates unless one is set: of the tiny model, of adapters, of a whole model.
+_TINY_LR, _ADAPTER_LR, _LR = 1e-3, 2e-4, 2e-5
+
+
+def command(
+    data: list[str] = typer.Argument(
+        None,
+        metavar="DATA...",
+        show_default=False,
+        help="Environment id (its expert plays), run folder, stored episodes, or rows (.jsonl, .parquet, .csv); then "
+        "settings KEY=VALUE.",
+        autocompletion=completion.recipes,
+    ),
+    env: str = typer.Option("", "--env", metavar="ID", help="Environment that evaluations play as the model learns."),
+    resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the latest one of this name."),
+    accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Show settings and needs, without starting anything."),
+    seeds: int = typer.Option(0, min=0, help="Number of seeds: a run for each, in one folder, with their means."),
+    vary: list[str] = typer.Option(None, metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds."),
+) -> None:
+    """Teach a model given answers (supervised fine-tuning), by an expert's episodes, stored ones, or rows of texts."""
+    given = data or []
+    sources, settings = [d for d in given if not _is_setting(d)], [d for d in given if _is_setting(d)]
+    if not sources:
+        raise UsageError("name what to imitate: an environment with an expert, stored episodes, or a file of rows")
+    recipe, own = recipe_of(sources, env, settings)
+    train.command(
+        recipe,
+        [*own, *settings],
+        harness="",
+        resume=resume,
+        accept=accept,
+        dry_run=dry_run,
+        list_algorithms=False,
+        seeds=seeds,
+        vary=vary,
+        beside=0,
+        gateway="",
+        batch=16,
+        write_recipe=None,  # type: ignore[arg-type]
+    )
+
+
+def recipe_of(sources: list[str], env: str, settings: list[str]) -> tuple[str, list[str]]:
+    """Return the recipe of a run that imitates, and its settings before the user's."""
+    from rollenv.trainers.config import is_env_id
+
+    keys = dict(setting.partition("=")[::2] for setting in settings)
+    own = ["algorithm=sft", "batches.kind=stored"]
+    if experts := [source for source in sources if is_env_id(source) and not Path(source).exists()]:
+        if len(sources) > 1 or env not in ("", *experts):
+            raise UsageError("an expert's episodes are the only data of a run: name one environment")
+        recipe, own = experts[0], [*own, "batches.data=oracle"]
+    else:
+        recipe = env or "sft"
+        own.append(f"batches.data={json.dumps(sources)}")
+        if absent := [source for source in sources if not Path(source).exists()]:
+            raise UsageError(f"there is no file or folder {absent[0]!r}, and no environment of that name")
+    if not {"iterations", "batches.epochs"} & keys.keys():
+        own.append("batches.epochs=3")
+    model, rate = keys.get("model", keys.get("model.path", "tiny")), _LR
+    if recipe != "sft" and model == "tiny":
+        own, rate = [*own, "model.warm_up.steps=0"], _TINY_LR
+    elif keys.get("model.lora.rank", "0") != "0":
+        rate = _ADAPTER_LR
+    return recipe, [*own, f"optimizer.lr={rate}"]
+
+
+def _is_setting(text: str) -> bool:
+    key = text.partition("=")[0]
+    return "=" in text and key.replace("_", "").replace(".", "").isalnum() and not Path(text).exists()

@@ -1,0 +1,155 @@
+"""Rows of given answers, for learning from them: the shapes that TRL, axolotl and verl read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rollenv.core.errors import UsageError
+from rollenv.envs.data.rows import files_at, read_file, split_of
+
+Row = Mapping[str, Any]
+Chat = list[dict[str, Any]]
+
+#: Roles of other formats (ShareGPT's and older ones).
+_ROLES = {
+    "human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "developer": "system",
+    "function": "tool", "observation": "tool", "tool_response": "tool",
+}  # fmt: skip
+_KNOWN = ("system", "user", "assistant", "tool")
+
+#: Columns by which the shape of a row is recognised.
+_SHAPES = (
+    "messages; conversations (from, value); prompt and completion; instruction and output; "
+    "chosen and rejected; or prompt, completion and label"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRow:
+    """One row: a chat to imitate, a preferred and a rejected one, or one with a label."""
+
+    where: str
+    """File and row, for errors."""
+    chats: tuple[Chat, ...]
+    rewards: tuple[float, ...]
+    """Of each chat: 1 for one to imitate, prefer or desire, else 0."""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    kind: Literal["answers", "pair", "label"] = "answers"
+
+
+def read_given_rows(path: Path, *, held_out: bool = False) -> Iterator[GivenRow]:
+    """Yield the rows of a file or folder (.jsonl, .jsonl.gz, .parquet, .csv).
+
+    Args:
+        held_out: take the files whose names say test or validation, instead of the others.
+
+    Raises:
+        UsageError: a row has none of the known shapes; the text has file and row.
+    """
+    for file in files_at(path):
+        tested = path.is_dir() and split_of(file) not in (None, "train")
+        if tested == held_out:
+            for number, row in enumerate(read_file(file), 1):
+                yield given_row(row, f"{file.name}, row {number}")
+
+
+def given_row(row: Row, where: str) -> GivenRow:
+    """Convert a row.
+
+    Raises:
+        UsageError: it has none of the known shapes.
+    """
+    try:
+        tools = _json(row.get("tools")) or []
+        if not isinstance(tools, list):
+            raise UsageError("tools has to be a list of schemas")
+        schemas = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
+        return GivenRow(where, *_chats(row), schemas, _kind(row))
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _kind(row: Row) -> Literal["answers", "pair", "label"]:
+    if row.get("chosen") is not None and row.get("rejected") is not None:
+        return "pair"
+    return "label" if row.get("label") is not None and row.get("completion") is not None else "answers"
+
+
+def _chats(row: Row) -> tuple[tuple[Chat, ...], tuple[float, ...]]:
+    kind = _kind(row)
+    if kind == "pair":
+        asked = _part(row.get("prompt"), "user") or []
+        pair = tuple(_with_answer(asked, row[name]) for name in ("chosen", "rejected"))
+        if pair[0] == pair[1]:
+            raise UsageError("chosen and rejected are equal: there is nothing to prefer")
+        return pair, (1.0, 0.0)
+    if kind == "label":
+        if row["label"] not in (True, False, 0, 1):
+            raise UsageError(f"label is true or false, not {row['label']!r:.40}")
+        return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (float(row["label"]),)
+    for name in ("messages", "conversations", "conversation"):
+        if row.get(name) is not None:
+            return (_messages(row[name]),), (1.0,)
+    if row.get("completion") is not None:
+        return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (1.0,)
+    if isinstance(row.get("output"), str) and isinstance(row.get("instruction"), str):
+        more = row.get("input") or row.get("query") or ""
+        asked = [{"role": "user", "content": "\n\n".join(filter(None, (row["instruction"], more)))}]
+        system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+        return (_with_answer([*system, *asked], row["output"]),), (1.0,)
+    raise UsageError(f"its columns are {', '.join(map(str, row)) or 'none'}; known shapes are {_SHAPES}")
+
+
+def _part(value: Any, role: str) -> Chat | None:
+    """Return a text or list of messages as messages."""
+    value = _json(value) if isinstance(value, str) and value.startswith("[{") else value
+    if value is None:
+        return None
+    return [{"role": role, "content": value}] if isinstance(value, str) else _messages(value)
+
+
+def _with_answer(asked: Chat, answer: Any) -> Chat:
+    """Return a prompt followed by its answer, which may be a whole chat that repeats the prompt."""
+    said = _part(answer, "assistant")
+    if not said:
+        raise UsageError("an answer is empty")
+    chat = said if said[: len(asked)] == asked else [*asked, *said]
+    return _messages(chat)
+
+
+def _messages(value: Any) -> Chat:
+    """Check messages, and convert those of ShareGPT's shape."""
+    value = _json(value)
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        raise UsageError(f"messages have to be a list of messages, not {value!r:.60}")
+    chat = []
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, Mapping):
+            raise UsageError(f"message {number} is no object but {message!r:.60}")
+        plain = {key: each for key, each in message.items() if each is not None}
+        role = plain.pop("role", None) or plain.pop("from", None)
+        role = _ROLES.get(str(role), role)
+        if role not in _KNOWN:
+            raise UsageError(f"message {number} has the role {role!r}; roles are {', '.join(_KNOWN)}")
+        if "value" in plain and "content" not in plain:
+            plain["content"] = plain.pop("value")
+        if isinstance(plain.get("tool_calls"), str):
+            plain["tool_calls"] = _json(plain["tool_calls"])
+        chat.append({"role": role, **plain})
+    if not any(message["role"] == "assistant" for message in chat):
+        raise UsageError("it has no answer: no message has the role assistant")
+    return chat
+
+
+def _json(value: Any) -> Any:
+    """Return the value of JSON text, as which Parquet files hold nested columns."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"this is not JSON: {value[:60]!r} ({error})") from error
