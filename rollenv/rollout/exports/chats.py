@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from rollenv.core.parsing import well_formed
@@ -17,6 +16,7 @@ from rollenv.core.registry import spec
 from rollenv.core.tools.calls import find_calls
 from rollenv.rollout.records.stored import StoredEpisode
 from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.rollout.workers.base import make_env
 
 Json = dict[str, Any]
 
@@ -105,11 +105,8 @@ def undescribed_tools(trajectory: Trajectory) -> list[Json]:
 
 def _offered(task: Task) -> list[Json]:
     """Return ``info["tools"]`` of the task's first observation; none if the environment cannot be built here."""
-    with contextlib.suppress(Exception):  # third-party environments raise anything
-        found = spec(task.env_id)
-        found = replace(found, wrappers={**found.wrappers, **task.wrappers})
-        with contextlib.closing(found.make(**task.kwargs)) as env:
-            _, info = env.reset(seed=task.seed, options=task.options or None)
+    with contextlib.suppress(Exception), contextlib.closing(make_env(spec(task.env_id), task)) as env:
+        _, info = env.reset(task.seed, **({"options": task.options} if task.options else {}))
         return list(info.get("tools") or ())
     return []
 

@@ -19,6 +19,9 @@ from rollenv.rollout.records.storage import StorageError, json_lines, read
 from rollenv.rollout.records.where import Where
 from rollenv.rollout.types import Group, Trajectory
 
+#: The file that marks a folder of re-graded episodes, which are not read beside those of the runs around it.
+REGRADED = "regrade.json"
+
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
@@ -54,7 +57,7 @@ def stored(path: str | Path, where: str | Where = "") -> Iterator[StoredEpisode]
     """
     path, chosen = Path(path), where if isinstance(where, Where) else Where(where)
     if path.is_dir():
-        folders = list(find_runs(path).values())
+        folders = [f for f in find_runs(path).values() if f == path or not (f / REGRADED).exists()]
         if not any((folder / EPISODES).is_file() for folder in folders):
             raise UsageError(
                 f"{path} has no {EPISODES}: pass the folder of a training run, of `rollenv eval --out` or of "
