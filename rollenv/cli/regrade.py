@@ -9,10 +9,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rollenv.cli.common import console, error_console, progress_console
+from rollenv.cli.common import console, progress_console
 from rollenv.cli.export import WHERE_HELP
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
@@ -21,7 +22,7 @@ from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 if TYPE_CHECKING:
     from rollenv.rollout.regrade import Regraded
 
-#: Changed episodes in the printed table; all are in the folder.
+#: Rows of a printed table; all are in the folder.
 _SHOWN = 20
 
 
@@ -63,14 +64,15 @@ def command(
                     file.write(json_module.dumps(began | to_plain(each.new) | {"reward": each.new.reward}) + "\n")
     if not rows:
         raise UsageError(f"no episode of {run} is chosen by {where!r}")
-    about = {"source": str(run), "where": where, "grader": grader, "follow": follow, **numbers.summary()}
-    for name, data in (("eval", about | numbers.settings), ("regrade", about | {"episodes": rows})):
+    about = {"source": str(run), "where": where, "grader": grader, "follow": follow}
+    result = {**numbers.summary(), "changes": numbers.changes, "not_judged": numbers.reasons_table(), "episodes": rows}
+    for name, data in (("eval", numbers.settings | about | {"regraded": True}), ("result", result)):
         (folder / f"{name}.json").write_text(json_module.dumps(data, indent=1) + "\n", encoding="utf-8")
     write_report([folder], folder / "report.html")
     if json:
-        console.print_json(json_module.dumps(about | {"folder": str(folder)}))
+        console.print_json(json_module.dumps(about | result | {"folder": str(folder)}))
     else:
-        _print(rows, numbers, folder)
+        _print(numbers, folder)
 
 
 def _new_folder(run: Path, out: Path | None) -> Path:
@@ -85,12 +87,13 @@ def _new_folder(run: Path, out: Path | None) -> Path:
 
 
 class _Numbers:
-    """Counts and means of re-graded episodes."""
+    """Counts, means and tables of re-graded episodes."""
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         """Reasons for which episodes have no new reward."""
+        self.changes = [["environment", "task", "member", "before", "now", "why"]]
         self.settings: dict[str, Any] = {}
         self.judged: list[tuple[float, float, bool, bool]] = []
         """Reward before and after, success before and after."""
@@ -105,35 +108,37 @@ class _Numbers:
             self.reasons[each.reason] += 1
         elif before is not None:
             self.judged.append((before, new.reward, old.success, new.success))
-        row = {"kind": each.kind, "env_id": old.task.env_id, "seed": old.task.seed, "options": old.task.options}
-        row |= {"iteration": each.old.iteration, "group": old.group, "member": old.member, "old": before}
-        return row | {"new": None if new is None else new.reward, "reason": each.reason}
+        if each.kind == "changed" and new is not None:
+            task = str(old.task.options.get("index", f"seed {old.task.seed}"))
+            values = "" if before is None else f"{before:.4g}", f"{new.reward:.4g}"
+            self.changes.append([old.task.env_id, task, str(old.member), *values, each.reason])
+        row = {"env_id": old.task.env_id, "seed": old.task.seed, "options": old.task.options, "member": old.member}
+        row |= {"iteration": each.old.iteration, "kind": each.kind, "old": before, "reason": each.reason}
+        return row | {"new": None if new is None else new.reward}
 
     def line(self) -> str:
         return ", ".join(f"{n} {kind}" for kind, n in self.kinds.items())
 
+    def reasons_table(self) -> list[list[str]]:
+        return [["episodes", "why"], *([str(n), reason] for reason, n in self.reasons.most_common())]
+
     def summary(self) -> dict[str, Any]:
         names = "old_reward", "new_reward", "old_success", "new_success"
         means = {name: fmean(values) for name, values in zip(names, zip(*self.judged, strict=True), strict=False)}
-        return {**self.kinds, **means, "reasons": dict(self.reasons.most_common())}
+        return {**self.kinds, **means}
 
 
-def _print(rows: list[dict[str, Any]], numbers: _Numbers, folder: Path) -> None:
-    changed = [row for row in rows if row["kind"] == "changed"]
-    if changed:
-        table = Table("environment", "task", "member", "old", "new", "why", box=None, padding=(0, 1, 0, 0))
-        for row in changed[:_SHOWN]:
-            task = str(row["options"].get("index", row["seed"]))
-            values = "" if row["old"] is None else f"{row['old']:.3g}", f"{row['new']:.3g}", row["reason"]
-            table.add_row(row["env_id"], task, str(row["member"]), *values)
-        console.print(table)
-    if len(changed) > _SHOWN:
-        console.print(f"and {len(changed) - _SHOWN} more")
+def _print(numbers: _Numbers, folder: Path) -> None:
+    for head, *rows in (numbers.changes, numbers.reasons_table()):
+        if rows:
+            table = Table(*head, box=None, padding=(0, 1, 0, 0))
+            for row in rows[:_SHOWN]:
+                table.add_row(*map(escape, row))
+            console.print(table)
+        if len(rows) > _SHOWN:
+            console.print(f"and {len(rows) - _SHOWN} more")
     console.print(numbers.line())
     if numbers.judged:
-        m = numbers.summary()
         text = "reward {old_reward:.3f} -> {new_reward:.3f}, success {old_success:.1%} -> {new_success:.1%}"
-        console.print(text.format(**m))
-    for reason, n in numbers.reasons.most_common(10):
-        error_console.print(f"{n} not judged again: {reason}", markup=False, soft_wrap=True, style="yellow")
+        console.print(text.format(**numbers.summary()))
     console.print(f"both rewards, page and numbers: {folder}", markup=False, soft_wrap=True)

@@ -185,10 +185,14 @@ def _compared(episode: StoredEpisode, new: Trajectory) -> Regraded:
         at = next((i for i, (a, b) in enumerate(pairs) if abs(a.reward - b.reward) > 1e-9), len(pairs) - 1)
         was = f"instead of {pairs[at][0].reward:g}" if known else "and had no reward"
         what = f"is worth {pairs[at][1].reward:g} {was}"
-    said = new.turns[at].text.strip()
-    reason = f"turn {at + 1}: {said[-60:]!r} {what}"
+    reason = f"turn {at + 1}: {_end(new.turns[at].text)} {what}"
     if new.success != old.success:
         reason += ", success" if new.success else ", no success"
     if new.final_observation != old.final_observation:
-        reason += f"; the environment says {new.final_observation.strip()[-80:]!r}"
+        reason += f"; the environment says {_end(new.final_observation)}"
     return Regraded(episode, "changed", reason, new)
+
+
+def _end(text: str) -> str:
+    """Return the end of a text on one line, in quotation marks."""
+    return f'"{" ".join(text.split())[-80:]}"'

@@ -65,7 +65,7 @@ def test_a_mended_answer_changes_the_rewards_that_depend_on_it_and_no_other(tmp_
     questions(file, ("2 + 2 =", "4"), ("1 + 3 =", "4"), ("2 + 3 =", "5"))
     shown = run("regrade", tmp_path / "episodes.jsonl", "--workers", "inline").stdout
     folder = tmp_path / "episodes-regraded-1"
-    told = json.loads((folder / "regrade.json").read_text())
+    told = json.loads((folder / "result.json").read_text())
     assert [each["kind"] for each in told["episodes"]] == ["changed", "same", "changed"]
     assert "turn 1" in told["episodes"][0]["reason"]
     assert ", success" in told["episodes"][0]["reason"]
@@ -102,8 +102,8 @@ def test_a_function_judges_what_has_no_environment(tmp_path, monkeypatch):
     args = ("regrade", "in.jsonl", "--grader", "my_grader:length", "--where", "turns > 0", "-o", "out", "--json")
     told = json.loads(run(*args).stdout)
     assert (told["same"], told["changed"], told["failed"]) == (2, 2, 1)
-    (reason,) = told["reasons"]
-    assert "KeyError" in reason
+    assert told["not_judged"][1][0] == "1"
+    assert "KeyError" in told["not_judged"][1][1]
     new = list(stored("out"))
     assert [e.trajectory.reward for e in new] == [1.0, 0.0, 0.5, 0.5]
     assert ["old_reward" in e.trajectory.metrics for e in new] == [True, True, True, False]
@@ -142,3 +142,24 @@ def test_environments_that_raise_hang_or_die_are_counted_apart(monkeypatch):
         results = again(episodes, workers, step_deadline=3.0)
     assert [each.kind for each in results] == ["same", "failed", "failed", "failed", "same"]
     assert [each.reason.partition("(")[2].partition(")")[0] for each in results[1:4]] == ["raised", "hung", "lost"]
+
+
+def test_the_page_shows_both_rewards_exports_and_chosen_episodes(tmp_path):
+    with RolloutManager(OracleAgent()) as manager:
+        episodes = [t for g in manager.collect([Task("game:GuessTheNumber-v0", s) for s in range(3)]) for t in g]
+    storage.write(tmp_path / "mine.jsonl", [replace(t, turns=[*t.turns[:-1], replace(t.turns[-1], reward=0.25)])
+                                            for t in episodes])  # fmt: skip
+    run("regrade", tmp_path / "mine.jsonl", "--workers", "inline")
+    folder = tmp_path / "mine-regraded-1"
+    told = json.loads((folder / "result.json").read_text())
+    assert (told["changed"], told["old_reward"], told["new_reward"]) == (3, 0.25, 1.0)
+    page = (folder / "report.html").read_text()
+    assert page.count('"b":"0.25"') == 3
+    assert "Changed rewards" in page
+    run("view", folder, "--where", "seed == 1", "--no-open")
+    run("view", tmp_path / "mine.jsonl", "--no-open")
+    assert (folder / "report.html").read_text() == page
+    shown = (folder / "chosen.html").read_text()
+    assert shown.count('"b":"0.25"') == 1
+    assert "Only episodes with seed == 1." in shown
+    assert '"reward":[0.25,0.25,0.25]' in (tmp_path / "mine.html").read_text()

@@ -19,9 +19,6 @@ from rollenv.rollout.records.storage import StorageError, json_lines, read
 from rollenv.rollout.records.where import Where
 from rollenv.rollout.types import Group, Trajectory
 
-#: The file that marks a folder of re-graded episodes, which are not read beside those of the runs around it.
-REGRADED = "regrade.json"
-
 
 @dataclass(frozen=True, slots=True)
 class StoredEpisode:
@@ -57,13 +54,14 @@ def stored(path: str | Path, where: str | Where = "") -> Iterator[StoredEpisode]
     """
     path, chosen = Path(path), where if isinstance(where, Where) else Where(where)
     if path.is_dir():
-        folders = [f for f in find_runs(path).values() if f == path or not (f / REGRADED).exists()]
+        folders = list(find_runs(path).values())
         if not any((folder / EPISODES).is_file() for folder in folders):
             raise UsageError(
                 f"{path} has no {EPISODES}: pass the folder of a training run, of `rollenv eval --out` or of "
                 "`rollenv bench --out`, a file of trajectories, or the record of a gateway"
             )
-        episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(map(_of_folder, folders))
+        each = (_of_folder(folder, alone=folder == path) for folder in folders)
+        episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(each)
     elif path.is_file():
         episodes = _of_file(path)
     else:
@@ -76,10 +74,10 @@ def _chosen(episodes: Iterator[StoredEpisode], where: Where) -> Iterator[StoredE
     where.check_names()
 
 
-def _of_folder(folder: Path) -> Iterator[StoredEpisode]:
-    if not (folder / EPISODES).is_file():
-        return
+def _of_folder(folder: Path, alone: bool) -> Iterator[StoredEpisode]:
     run = open_run(folder)
+    if not (folder / EPISODES).is_file() or (run.settings.get("regraded") and not alone):
+        return
     failed: dict[str, StoredEpisode] = {}
     for where, data in json_lines(folder / EPISODES):
         episode = _episode(data, where, run)
