@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -38,16 +39,18 @@ SCRIPTS = (
 )
 
 
-def write_report(folders: Sequence[Path], out: Path) -> Path:
+def write_report(folders: Sequence[Path], out: Path, where: str = "") -> Path:
     """Write the page of a run, or the comparison of several, and return its path.
 
     A large one has its shards in a folder beside it, named like it with ``_files`` at the end, from which the page
     loads what is looked at.
 
     Args:
+        folders: folders of runs; or files of episodes, as :func:`~rollenv.rollout.records.stored.stored` reads them.
         out: the page, an ``.html`` file; an existing one is replaced.
+        where: condition on the episodes that are shown.
     """
-    runs = [run for folder in folders for run in open_runs(folder)]
+    runs = [run for folder in folders for run in _open(folder, where)]
     shards = _Shards(out.with_name(f"{out.stem}_files"))
     shelf = EpisodeIndex(shards.put)
     for run in runs:
@@ -61,6 +64,24 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     return out
 
 
+def _open(path: Path, where: str) -> list[Run]:
+    """Open a folder or file, with those of its episodes that a condition chooses."""
+    if path.is_dir() and not where:
+        return open_runs(path)
+    from rollenv.rollout.records.plain import to_plain
+    from rollenv.rollout.records.stored import stored
+
+    def chosen(place: Path) -> Iterator[dict[str, Any]]:
+        for each in stored(place, where):
+            yield {"iteration": each.iteration, "reward": each.trajectory.reward, **to_plain(each.trajectory)}
+
+    runs = open_runs(path) if path.is_dir() else [Run(path, "evaluation", {}, {}, [], "")]
+    for run in runs:
+        run.chosen = functools.partial(chosen, run.path)
+        run.result = {**(run.result if run.kind == "training" else {}), "where": where}
+    return runs
+
+
 def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
     """Return the data of the page, except the turns of episodes."""
     statuses = list(zip(index["columns"]["run"], index["columns"]["status"], strict=True))
@@ -68,6 +89,8 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
     for number, (name, run) in enumerate(zip(_names(runs), runs, strict=True)):
         counts = [sum(pair == (number, status) for pair in statuses) for status in range(len(STATUSES))]
         notes = [f"{run.damaged} damaged lines of its files were left out."] if run.damaged else []
+        if run.chosen and run.result["where"]:
+            notes.append(f"Only episodes with {run.result['where']}.")
         if len(run.seeds) > 1:
             notes.append(
                 f"Means of {sum(map(bool, run.seeds))} seeds; its episodes and settings are those of the first."

@@ -173,6 +173,7 @@ class _Writer:
                 "w": _text(episode.get("worker")),
                 "n": number(episode.get("replays")),
                 "a": number(episode.get("agent_seconds")),
+                "b": _old_reward(episode),
                 "h": _tree(episode.get("record")),
             }
         )
@@ -254,6 +255,13 @@ class _Writer:
                     self.palette[cell] = _LETTERS[len(self.palette)]
             rows.append("".join(self.palette[cell] for cell in row))
         return "\n".join(rows)
+
+
+def _old_reward(episode: Mapping[str, Any]) -> str:
+    """Return the reward before a re-grading; empty without one."""
+    metrics = episode.get("metrics")
+    before = metrics.get("old_reward") if isinstance(metrics, dict) else None
+    return f"{before:.4g}" if isinstance(before, int | float) else ""
 
 
 def _tree(record: Any) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -49,6 +49,8 @@ class Run:
     """The setting, where the metrics are means over seeds."""
     seeds: list[list[dict[str, Any]]] = field(default_factory=list)
     """The metrics of each seed, where ``metrics`` are their means."""
+    chosen: Callable[[], Iterator[dict[str, Any]]] | None = None
+    """Yields the episodes instead of the folder's file."""
 
     @property
     def name(self) -> str:
@@ -68,6 +70,9 @@ class Run:
 
     def episodes(self) -> Iterator[dict[str, Any]]:
         """Yield the stored episodes as plain data; unreadable lines are counted and skipped."""
+        if self.chosen is not None:
+            yield from self.chosen()
+            return
         for row in self._rows(self.path / EPISODES):
             if isinstance(row.get("task"), dict) and isinstance(row.get("turns"), list):
                 yield row

@@ -329,7 +329,19 @@ def _of_evaluation(run: Run, counts: Sequence[int]) -> list[list[str]]:
 
 def tables(run: Run) -> list[dict[str, Any]]:
     """Success by domain of a training; of an evaluation its categories, and pass@k and pass^k over several episodes."""
-    return _domain_table(run) if run.kind == "training" else [*_category_table(run), *_pass_table(run)]
+    if run.kind == "training":
+        return _domain_table(run)
+    return [*_category_table(run), *_pass_table(run), *_regrade_table(run)]
+
+
+def _regrade_table(run: Run) -> list[dict[str, Any]]:
+    """Return what `rollenv regrade` changed, and what it could not judge."""
+    tables = []
+    for title, name in (("Changed rewards", "changes"), ("No new reward", "not_judged")):
+        rows = run.result.get(name)
+        if isinstance(rows, list) and len(rows) > 1:
+            tables.append({"title": title, "rows": plain(rows[:201])})
+    return tables
 
 
 def _category_table(run: Run) -> list[dict[str, Any]]:

@@ -60,7 +60,7 @@ function player() {
 
   function head() {
     const row = now.row, at = state.rows.indexOf(row), task = index.tasks[columns.task[row]];
-    const facts = [`reward ${short(columns.reward[row])}`, plural(turns().length, "turn")];
+    const facts = [`reward ${short(columns.reward[row])}${now.episode.b ? ` (${now.episode.b} before)` : ""}`, plural(turns().length, "turn")];
     if (columns.tokens[row]) facts.push(`${plural(columns.tokens[row], "token")} written`);
     if (columns.seconds[row]) facts.push(`${short(columns.seconds[row])} s${now.episode.a ? ` (agent ${short(now.episode.a)} s)` : ""}`);
     if (now.episode.n) facts.push(`environment replaced ${now.episode.n}×`);

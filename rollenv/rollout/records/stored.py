@@ -60,7 +60,8 @@ def stored(path: str | Path, where: str | Where = "") -> Iterator[StoredEpisode]
                 f"{path} has no {EPISODES}: pass the folder of a training run, of `rollenv eval --out` or of "
                 "`rollenv bench --out`, a file of trajectories, or the record of a gateway"
             )
-        episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(map(_of_folder, folders))
+        each = (_of_folder(folder, alone=folder == path) for folder in folders)
+        episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(each)
     elif path.is_file():
         episodes = _of_file(path)
     else:
@@ -73,10 +74,10 @@ def _chosen(episodes: Iterator[StoredEpisode], where: Where) -> Iterator[StoredE
     where.check_names()
 
 
-def _of_folder(folder: Path) -> Iterator[StoredEpisode]:
-    if not (folder / EPISODES).is_file():
-        return
+def _of_folder(folder: Path, alone: bool) -> Iterator[StoredEpisode]:
     run = open_run(folder)
+    if not (folder / EPISODES).is_file() or (run.settings.get("regraded") and not alone):
+        return
     failed: dict[str, StoredEpisode] = {}
     for where, data in json_lines(folder / EPISODES):
         episode = _episode(data, where, run)

@@ -1,0 +1,57 @@
+"""``rollenv export``"""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from rollenv.cli.common import console, progress_console
+
+WHERE_HELP = (
+    "Condition on episodes, such as 'success and turns < 8': names (success, reward, turns, tokens, status, env_id, "
+    "seed, iteration, ..., metrics), numbers, texts, comparisons, in, and, or, not, + - * / // %."
+)
+
+
+def command(
+    run: Path = typer.Argument(help="Folder of a run, evaluation or benchmark; file of episodes; record of a gateway."),
+    to: Path = typer.Option(..., "--to", metavar="FILE", help="New file, .jsonl or .parquet."),
+    where: str = typer.Option("complete", "--where", help=WHERE_HELP),
+    form: str = typer.Option(
+        "",
+        "--format",
+        help="own (exact tokens), chat, completions, pairs, verl or atif. Default: as in NAME.chat.jsonl, or own.",
+    ),
+    split: float = typer.Option(0.0, help="Share of the tasks that is written to NAME.test instead."),
+    json: bool = typer.Option(False, "--json", help="Print the card as JSON."),
+) -> None:
+    """Write stored episodes as training data: exact tokens for rollenv, or chats and pairs for other trainers."""
+    from rollenv.rollout.exports import export
+
+    columns = SpinnerColumn(), TextColumn("{task.completed} episodes read"), TimeElapsedColumn()
+    with Progress(
+        *columns, console=progress_console, transient=True, disable=not progress_console.is_terminal
+    ) as progress:
+        reading = progress.add_task("", total=None)
+        card = export(run, to, where=where, form=form, split=split, watch=lambda: progress.update(reading, advance=1))
+    if json:
+        console.print_json(json_module.dumps(card))
+        return
+    console.print(
+        f"{card['episodes']} episodes of {card['tasks']} tasks, {100 * card['success']:.1f} % solved, "
+        f"mean reward {card['reward']:.3f}"
+    )
+    for file, counts in card["files"].items():
+        left = ", ".join(f"{n} {name}" for name, n in counts.items() if name not in ("rows", "episodes") and n)
+        console.print(
+            f"{file}: {counts.get('rows', 0)} rows{f' ({left})' if left else ''}", markup=False, soft_wrap=True
+        )
+    if card["format"] == "own" and card["episodes_without_prompts"]:
+        console.print(
+            f"{card['episodes_without_prompts']} episodes have answers without the tokens of their prompts, which "
+            "large evaluations leave out: they cannot be trained on",
+            style="yellow",
+        )

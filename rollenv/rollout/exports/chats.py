@@ -1,0 +1,120 @@
+"""Stored episodes as chats, in the form of OpenAI's ``messages`` and ``tools``.
+
+A chat has the observations and answers of an episode. What only the prompt had (a template's words around an
+observation, few-shot examples) is in the token ids, not here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from rollenv.core.parsing import well_formed
+from rollenv.core.registry import spec
+from rollenv.core.tools.calls import find_calls
+from rollenv.rollout.records.stored import StoredEpisode
+from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.rollout.workers.base import make_env
+
+Json = dict[str, Any]
+
+
+def chats_of(episode: StoredEpisode) -> Iterator[Json]:
+    """Yield the chats of an episode with ``messages`` and, if it called functions, ``tools``.
+
+    An episode is one chat; a gateway's session is one for each of its lines. Arguments of calls are JSON text.
+    """
+    if episode.session is not None:
+        yield from map(_clean, episode.session.chats())
+    elif episode.trajectory.turns:
+        yield _clean(_chat(episode))
+
+
+def completions_of(chat: Json) -> Iterator[Json]:
+    """Yield ``prompt`` and ``completion``, both lists of messages, for each answer in a chat."""
+    messages = chat["messages"]
+    for at, message in enumerate(messages):
+        if message["role"] == "assistant":
+            yield {**chat, "prompt": messages[:at], "completion": [message]}
+
+
+def _chat(episode: StoredEpisode) -> Json:
+    turns = episode.trajectory.turns
+    prompt = episode.run.settings.get("prompt") if episode.run else None
+    system = prompt.get("system") if isinstance(prompt, dict) else None
+    recorded = any(turn.messages for turn in turns)
+    tools = [] if recorded else undescribed_tools(episode.trajectory)
+    messages: list[Json] = [{"role": "system", "content": system}] if system and not recorded else []
+    calls: list[Json] = []
+    for number, turn in enumerate(turns):
+        new = list(turn.messages) if recorded else _results(turn, calls)
+        answered = [message for message in new if message.get("role") == "tool"]
+        for call, result in zip(calls, answered, strict=False):  # the ids that the endpoint gave
+            call["id"] = result["tool_call_id"]
+        messages += new
+        answer: Json = {"role": "assistant", "content": turn.raw or turn.text}
+        follows = turns[number + 1].messages if number + 1 < len(turns) else ()
+        calls = []
+        if tools or any(message.get("role") == "tool" for message in follows):
+            calls = _calls(turn, number, answer, tools)
+        messages.append(answer)
+    return {"messages": messages, "tools": tools} if tools else {"messages": messages}
+
+
+def _results(turn: Turn, calls: list[Json]) -> list[Json]:
+    """Return an observation as messages: the result of the last calls, or what the user says."""
+    if not calls:
+        return [{"role": "user", "content": turn.observation}]
+    parts = turn.observation.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
+    texts = parts.split("\n</tool_response>\n<tool_response>\n")
+    if len(texts) != len(calls):
+        texts = [turn.observation, *(len(calls) - 1) * [""]]
+    return [
+        {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, texts, strict=True)
+    ]
+
+
+def _calls(turn: Turn, number: int, answer: Json, tools: list[Json]) -> list[Json]:
+    """Move the calls in an answer's text to ``tool_calls``, and return them."""
+    found, around = find_calls(answer["content"], schemas=tools)
+    if not found or any(call.problem for call in found):
+        return []
+    answer["content"] = around
+    answer["tool_calls"] = [
+        {
+            "id": f"call_{number}_{at}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for at, call in enumerate(found)
+    ]
+    return list(answer["tool_calls"])
+
+
+def undescribed_tools(trajectory: Trajectory) -> list[Json]:
+    """Return the functions that an episode's environment offers beside its text; none if its text describes them."""
+    texts = (turn.raw or turn.text for turn in trajectory.turns)
+    if not any(call for text in texts for call in find_calls(text)[0] if not call.problem):
+        return []
+    tools = _offered(trajectory.task)
+    described = all(tool["function"]["name"] in trajectory.turns[0].observation for tool in tools)
+    return [] if described else tools
+
+
+def _offered(task: Task) -> list[Json]:
+    """Return ``info["tools"]`` of the task's first observation; none if the environment cannot be built here."""
+    with contextlib.suppress(Exception), contextlib.closing(make_env(spec(task.env_id), task)) as env:
+        _, info = env.reset(task.seed, **({"options": task.options} if task.options else {}))
+        return list(info.get("tools") or ())
+    return []
+
+
+def _clean(value: Any) -> Any:
+    """Return plain data whose texts are Unicode, as Arrow needs it."""
+    if isinstance(value, dict):
+        return {well_formed(name): _clean(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(inner) for inner in value]
+    return well_formed(value) if isinstance(value, str) else value

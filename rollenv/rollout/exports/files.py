@@ -1,0 +1,265 @@
+"""Files of exported episodes, each with a card that says what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import require_extra
+from rollenv.core.plugins import entry_points, load
+from rollenv.core.tools.calls import call_instructions
+from rollenv.rollout.exports.chats import Json, chats_of, completions_of
+from rollenv.rollout.exports.pairs import pairs_of
+from rollenv.rollout.records import storage
+from rollenv.rollout.records.stored import StoredEpisode, stored
+from rollenv.rollout.records.where import Where
+from rollenv.rollout.types import Task, Trajectory
+
+#: The entry points of further formats: functions from a trajectory to JSON data.
+GROUP = "rollenv.exports"
+#: The formats and what reads them.
+EXPORTS = {
+    "own": "rollenv: exact token ids, log-probabilities and masks",
+    "chat": "TRL, axolotl: messages, tools",
+    "completions": "TRL: prompt, completion (one row for each answer)",
+    "pairs": "TRL: prompt, chosen, rejected, margin",
+    "verl": "verl: messages, tools, in Parquet",
+}
+
+
+def format_of(to: Path, name: str = "") -> str:
+    """Return the format of an export: its name, or what stands before the last ending, as in ``x.chat.jsonl``."""
+    known = [*EXPORTS, *entry_points(GROUP)]
+    middle = to.with_suffix("").suffix.removeprefix(".")
+    chosen = name or (middle if middle in known else "own")
+    if chosen not in known:
+        raise UsageError(f"there is no format {chosen!r}; there are {', '.join(known)}")
+    if to.suffix not in (".jsonl", ".parquet"):
+        raise UsageError(f"exports are .jsonl or .parquet files, not {str(to)!r}")
+    if chosen == "verl" and to.suffix != ".parquet":
+        raise UsageError(f"verl reads Parquet only: name the file {to.with_suffix('.parquet').name}")
+    return chosen
+
+
+def export(
+    source: str | Path,
+    to: str | Path,
+    *,
+    where: str = "complete",
+    form: str = "",
+    split: float = 0.0,
+    watch: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Write stored episodes to a new file, without repetitions of a text for a task.
+
+    With ``split``, about that share of the tasks is written to a second file, ``NAME.test`` with the same endings; a
+    task is on the same side in every export.
+
+    Args:
+        source: see :func:`~rollenv.rollout.records.stored.stored`.
+        form: one of :data:`EXPORTS` or an entry point's; by default see :func:`format_of`.
+        watch: called for each episode that is read.
+
+    Returns:
+        The card, which is also written beside the file as ``FILE.card.json`` and ``FILE.card.md``.
+
+    Raises:
+        UsageError: the file exists, or nothing is left to write.
+    """
+    to = Path(to)
+    form = format_of(to, form)
+    if not 0 <= split < 1:
+        raise UsageError(f"the share of the test split is from 0 to below 1, not {split}")
+    files = {"train": to, "test": to.with_name(f"{to.name.split('.')[0]}.test{''.join(_endings(to))}")}
+    if not split:
+        files = {"": to}
+    for file in files.values():
+        if file.exists():
+            raise UsageError(f"{file} exists: remove it, or choose another name with --to")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {to}: {error.strerror}; choose another place with --to") from error
+    card = _Card(form, where)
+    rows = {}
+    for side, file in files.items():
+        chosen = (each for each in stored(source, Where(where)) if _side(each.trajectory.task, split) in (side, ""))
+        tally: Counter[str] = Counter()
+        partial = file.with_name(f".{os.getpid()}.partial{file.suffix}")
+        try:
+            _write(partial, form, card.reading(chosen, tally, watch), tally)
+            if tally["rows"]:
+                os.replace(partial, file)
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {file}: {error.strerror or error}; choose another place with --to"
+            ) from error
+        finally:
+            if partial.exists():
+                partial.unlink()
+        rows[str(file)] = dict(tally)
+    if not any(counts.get("rows") for counts in rows.values()):
+        left = {name: n for counts in rows.values() for name, n in counts.items() if n}
+        raise UsageError(f"nothing of {source} is left to write where {where!r}: {left or 'no episode is chosen'}")
+    return card.save(to, source, split, rows)
+
+
+def _endings(to: Path) -> list[str]:
+    return [f".{part}" for part in to.name.split(".")[1:]]
+
+
+def task_key(task: Task) -> str:
+    """Return a text that is equal for equal tasks."""
+    return json.dumps({**asdict(task), "agent_seed": None}, sort_keys=True, default=str)
+
+
+def _side(task: Task, split: float) -> str:
+    if not split:
+        return ""
+    share = int.from_bytes(hashlib.blake2b(task_key(task).encode(), digest_size=8).digest()) / 2**64
+    return "test" if share < split else "train"
+
+
+def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Counter[str]) -> None:
+    if form == "own":
+        own = ((task_key(e.trajectory.task), e.trajectory) for e in episodes)
+        storage.write(file, _distinct(own, lambda t: [turn.raw or turn.text for turn in t.turns], tally))
+        return
+    rows: Iterable[Json] = _distinct(_rows(form, episodes, tally), lambda row: row, tally)
+    if form == "verl":
+        rows = _with_tools_of_verl(list(rows))
+    elif form in EXPORTS:  # TRL reads functions as JSON text, too, which Arrow does not change
+        rows = ({**row, "tools": json.dumps(row["tools"])} if "tools" in row else row for row in rows)
+    if file.suffix == ".parquet":
+        require_extra("pyarrow", "envs", "Parquet")
+        importlib.import_module("pyarrow.parquet").write_table(_table(rows), file)
+        return
+    with open(file, "w", encoding="ascii") as out:
+        out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+
+
+def _table(rows: Iterable[Json]) -> Any:
+    return importlib.import_module("pyarrow").Table.from_pylist(list(rows))
+
+
+def _with_tools_of_verl(rows: list[Json]) -> list[Json]:
+    """Return rows whose functions verl reads unchanged: lists, which it takes; or else text in the first message.
+
+    Parquet gives each function the parameters of all others if they differ, as null.
+    """
+    tools = [{"tools": row.get("tools") or []} for row in rows]
+    require_extra("pyarrow", "envs", "Parquet")
+    with contextlib.suppress(ValueError, TypeError):  # functions whose parameters do not fit one type
+        if _table(tools).to_pylist() == tools:
+            return [row | own if own["tools"] else row for row, own in zip(rows, tools, strict=True)]
+    written = []
+    for row in rows:
+        first, *rest = row["messages"]
+        about = call_instructions(row.get("tools") or [], "hermes")
+        content = "\n\n".join(filter(None, (about, first["content"])))
+        written.append({"messages": [{**first, "content": content}, *rest]})
+    return written
+
+
+def _rows(form: str, episodes: Iterable[StoredEpisode], tally: Counter[str]) -> Iterator[tuple[str, Json]]:
+    """Yield the rows of a format with their tasks."""
+    if form == "pairs":
+        rewarded = (e for e in episodes if e.trajectory.failure != "reward")
+        each = ((task_key(e.trajectory.task), e.trajectory.reward, chat) for e in rewarded for chat in chats_of(e))
+        yield from pairs_of(each, tally)
+        return
+    other = load(GROUP, form) if form not in EXPORTS else None
+    for episode in episodes:
+        task = task_key(episode.trajectory.task)
+        if other is not None:
+            yield task, other(episode.trajectory)
+            continue
+        for chat in chats_of(episode):
+            for row in completions_of(chat) if form == "completions" else [chat]:
+                yield task, {name: value for name, value in row.items() if form != "completions" or name != "messages"}
+
+
+def _distinct(rows: Iterable[tuple[str, Any]], text: Callable[[Any], Any], tally: Counter[str]) -> Iterator[Any]:
+    """Yield each row whose text is new for its task."""
+    seen: set[bytes] = set()
+    for task, row in rows:
+        key = hashlib.blake2b(json.dumps([task, text(row)]).encode(), digest_size=16).digest()
+        if key in seen:
+            tally["repeated"] += 1
+        else:
+            seen.add(key)
+            tally["rows"] += 1
+            yield row
+
+
+class _Card:
+    """What an export is made of."""
+
+    def __init__(self, form: str, where: str):
+        self.form, self.where = form, where
+        self.environments: Counter[str] = Counter()
+        self.models: set[str] = set()
+        self.tasks: set[str] = set()
+        self.versions: set[int] = set()
+        self.rewards: list[float] = []
+        self.successes = self.without_prompts = 0
+
+    def reading(
+        self, episodes: Iterable[StoredEpisode], tally: Counter[str], watch: Callable[[], None]
+    ) -> Iterator[StoredEpisode]:
+        for episode in episodes:
+            watch()
+            self.add(episode)
+            tally["episodes"] += 1
+            yield episode
+
+    def add(self, episode: StoredEpisode) -> None:
+        t: Trajectory = episode.trajectory
+        self.environments[t.task.env_id if episode.session is None else "gateway"] += 1
+        self.tasks.add(task_key(t.task))
+        if episode.run is not None:
+            self.models.add(episode.run.agent)
+        self.versions |= {turn.policy_version for turn in t.turns if turn.response_ids}
+        self.rewards.append(t.reward)
+        self.successes += t.success
+        self.without_prompts += any(turn.response_ids and not turn.prompt_ids for turn in t.turns)
+
+    def save(self, to: Path, source: str | Path, split: float, files: dict[str, Any]) -> dict[str, Any]:
+        from rollenv import __version__
+
+        n = len(self.rewards)
+        card = {
+            "files": files,
+            "format": self.form,
+            "source": str(source),
+            "where": self.where,
+            "split": split,
+            "environments": dict(self.environments.most_common()),
+            "models": sorted(self.models - {""}),
+            "weights": [min(self.versions), max(self.versions)] if self.versions else [],
+            "tasks": len(self.tasks),
+            "episodes": n,
+            "success": self.successes / n,
+            "reward": math.fsum(self.rewards) / n,
+            "episodes_without_prompts": self.without_prompts,
+            "rollenv": __version__,
+        }
+        lines = [f"| {name} | {_shown(value)} |" for name, value in card.items()]
+        text = "\n".join([f"# {to.name}", "", EXPORTS.get(self.form, self.form), "", "| | |", "|---|---|", *lines, ""])
+        to.with_name(f"{to.name}.card.md").write_text(text, encoding="utf-8")
+        to.with_name(f"{to.name}.card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+        return card
+
+
+def _shown(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ") if isinstance(value, str) else json.dumps(value)

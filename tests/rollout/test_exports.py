@@ -1,0 +1,211 @@
+"""Exports of stored episodes: our own format comes back bit by bit, other trainers read theirs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import datasets
+import pytest
+from typer.testing import CliRunner
+
+from rollenv.agents.scripted import ReplayAgent
+from rollenv.cli.main import app
+from rollenv.core.errors import UsageError
+from rollenv.plugins.adapters.atif import from_atif
+from rollenv.rollout import RolloutManager, Task
+from rollenv.rollout.exports import export, format_of
+from rollenv.rollout.exports.files import task_key
+from rollenv.rollout.records import storage
+from rollenv.rollout.records.plain import to_plain
+from rollenv.rollout.records.samples import trajectory_samples
+from rollenv.rollout.records.stored import stored_episodes
+from rollenv.rollout.types import Trajectory, Turn
+
+
+def episode(*answers, seed=0, member=0, reward=0.0, status="terminated"):
+    turns = [
+        Turn((1, 2, i), (3 + len(answer), 4), (-0.1 / 3, -1e-17), 0.0, answer, f"question {seed} {i}", versions=(7, 8))
+        for i, answer in enumerate(answers)
+    ]
+    if turns:
+        turns[-1].reward = reward
+    return Trajectory(Task("game:Sokoban-v0", seed), turns, status, reward > 0, member=member)
+
+
+def lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Stored episodes of twelve tasks, three of each."""
+    file = tmp_path / "episodes of mine.jsonl"
+    each = [
+        episode(f"{member}", "\ud800 and so on", seed=seed, member=member, reward=member / 2)
+        for seed in range(12)
+        for member in range(3)
+    ]
+    storage.write(file, [*each, episode("x", seed=99, status="failed")])
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_our_own_format_comes_back_bit_by_bit_and_makes_the_same_samples(source, suffix, tmp_path):
+    card = export(source, tmp_path / f"out{suffix}")
+    before, after = list(stored_episodes(source, "complete")), list(stored_episodes(tmp_path / f"out{suffix}"))
+    assert [to_plain(t) for t in after] == [to_plain(t) for t in before]
+    for one, other in zip(before, after, strict=True):
+        for a, b in zip(trajectory_samples(one), trajectory_samples(other), strict=True):
+            assert all((getattr(a, name) == getattr(b, name)).all() for name in ("ids", "mask", "logprobs", "versions"))
+    assert card["episodes"] == 36
+    assert card["tasks"] == 12
+    assert card["weights"] == [0, 0]
+
+
+@pytest.mark.parametrize("form", ["own", "chat", "completions", "pairs", "atif"])
+def test_a_split_is_by_task_and_the_same_in_every_format(source, form, tmp_path):
+    to = tmp_path / f"out.{form}.jsonl"
+    card = export(source, to, split=0.4)
+    test = tmp_path / f"out.test.{form}.jsonl"
+    held_out = {t.turns[0].observation for t in _own_test(source, tmp_path / "own")}
+    assert 0 < len(held_out) < 12
+    asked = [{first_text(row) for row in lines(file)} for file in (to, test)]
+    assert asked[1] == held_out
+    assert not asked[0] & asked[1]
+    assert len(asked[0] | asked[1]) == 12
+    assert [each["rows"] for each in card["files"].values()] == [len(lines(file)) for file in (to, test)]
+
+
+def _own_test(source, folder):
+    export(source, folder / "x.jsonl", split=0.4)
+    return stored_episodes(folder / "x.test.jsonl")
+
+
+def first_text(row):
+    if "turns" in row:
+        return row["turns"][0]["observation"]
+    if "steps" in row:
+        return row["steps"][0]["message"]
+    return row.get("messages", row.get("prompt"))[0]["content"]
+
+
+def test_a_text_is_written_once_for_a_task(tmp_path):
+    file = tmp_path / "in.jsonl"
+    same = episode("a", "b", member=1)
+    storage.write(file, [episode("a", "b"), same, replace(same, task=Task("game:Sokoban-v0", 5)), episode("a", "c")])
+    for form, rows in (("own", 3), ("chat", 3), ("completions", 5)):
+        card = export(file, tmp_path / f"out.{form}.jsonl", form=form)
+        (counts,) = card["files"].values()
+        assert (counts["rows"], len(lines(tmp_path / f"out.{form}.jsonl"))) == (rows, rows)
+
+
+def test_a_chat_and_its_answers_are_read_by_datasets(source, tmp_path):
+    for form in ("chat", "completions", "pairs"):
+        export(source, tmp_path / f"out.{form}.jsonl")
+    read = {
+        form: datasets.load_dataset("json", data_files=str(tmp_path / f"out.{form}.jsonl"), split="train",
+                                    cache_dir=str(tmp_path / "cache"))
+        for form in ("chat", "completions", "pairs")
+    }  # fmt: skip
+    roles = ["user", "assistant", "user", "assistant"]
+    assert all([message["role"] for message in chat] == roles for chat in read["chat"]["messages"])
+    assert Counter(len(prompt) for prompt in read["completions"]["prompt"]) == {1: 36, 3: 36}
+    assert {message["role"] for row in read["completions"]["completion"] for message in row} == {"assistant"}
+    assert read["pairs"]["margin"] == 12 * [1.0]
+    assert all(row["chosen"][0]["content"] == "2" and row["rejected"][0]["content"] == "0" for row in read["pairs"])
+
+
+def test_pairs_are_of_one_task_with_other_returns_and_other_texts(tmp_path):
+    file = tmp_path / "in.jsonl"
+    each = [
+        *(episode("best", seed=0, reward=2.0), episode("good", seed=0, reward=1.0), episode("bad", seed=0)),
+        *(episode("same", seed=1, reward=1.0), episode("same", seed=1)),
+        *(episode("equal", seed=2, reward=1.0), episode("returns", seed=2, reward=1.0)),
+        *(episode("one", seed=3, reward=1.0),),
+        *(replace(episode("1", seed=4, reward=r), turns=[replace(episode("1", reward=r).turns[0], observation=str(r))])
+          for r in (0.0, 1.0)),
+    ]  # fmt: skip
+    storage.write(file, each)
+    card = export(file, tmp_path / "out.pairs.jsonl")
+    (row,) = lines(tmp_path / "out.pairs.jsonl")
+    assert (row["chosen"], row["rejected"], row["margin"]) == (
+        [{"role": "assistant", "content": "best"}], [{"role": "assistant", "content": "bad"}], 2.0,
+    )  # fmt: skip
+    (counts,) = card["files"].values()
+    assert counts["pairs of equal texts"] == 1
+
+
+def test_calls_become_structured_where_the_text_does_not_describe_the_functions(tmp_path):
+    call = '<tool_call>{"name": "search_text", "arguments": {"text": "a"}}</tool_call>'
+    wrong = "<tool_call>not JSON</tool_call>"
+    rows = [{"env_id": "tools:Files-v0", "seed": 0, "actions": [call, f"{call}{call}", wrong, "Done."]}]
+    for native in (True, False):
+        task = Task("tools:Files-v0", 0, {"calls": "native"} if native else {})
+        with RolloutManager(ReplayAgent(rows)) as manager:
+            (group,) = manager.collect([task], group_size=1)
+        storage.write(tmp_path / "in.jsonl", group)
+        export(tmp_path / "in.jsonl", tmp_path / f"{native}.chat.jsonl")
+    (chat,) = lines(tmp_path / "True.chat.jsonl")
+    said = [message["role"] for message in chat["messages"]]
+    assert said == ["user", "assistant", "tool", "assistant", "tool", "tool", "assistant", "user", "assistant"]
+    asked = [each for m in chat["messages"] for each in m.get("tool_calls", ())]
+    assert [json.loads(each["function"]["arguments"]) for each in asked] == 3 * [{"text": "a"}]
+    answered = [m["tool_call_id"] for m in chat["messages"] if m["role"] == "tool"]
+    assert answered == [each["id"] for each in asked]
+    assert len(set(answered)) == 3
+    assert any(tool["function"]["name"] == "search_text" for tool in json.loads(chat["tools"]))
+    (plain,) = lines(tmp_path / "False.chat.jsonl")
+    assert set(plain) == {"messages"}
+    assert plain["messages"][1] == {"role": "assistant", "content": call}
+
+
+@pytest.mark.parametrize(("env_id", "as_list"), [("tools:Files-v0", False), ("tool:Calculator-v0", True)])
+def test_verl_gets_functions_as_a_list_or_as_text_where_parquet_would_change_them(env_id, as_list, tmp_path):
+    call = '<tool_call>{"name": "calculate", "arguments": {"expression": "1+1"}}</tool_call>'
+    turns = [Turn((), (), (), 1.0, call, "What is 1+1?")]
+    storage.write(tmp_path / "in.jsonl", [Trajectory(Task(env_id, 0, {}), turns, "terminated")])
+    export(tmp_path / "in.jsonl", tmp_path / "out.verl.parquet")
+    read = datasets.load_dataset("parquet", data_files=str(tmp_path / "out.verl.parquet"), split="train",
+                                 cache_dir=str(tmp_path / "cache"))  # fmt: skip
+    (row,) = read
+    assert ("tools" in row and bool(row["tools"])) == as_list
+    assert ("search_text" in row["messages"][0]["content"]) == (not as_list)
+
+
+def test_atif_comes_back(source, tmp_path):
+    export(source, tmp_path / "out.atif.jsonl")
+    read = [from_atif(row) for row in lines(tmp_path / "out.atif.jsonl")]
+    assert read == list(stored_episodes(source, "complete"))
+
+
+def test_nothing_is_overwritten_and_an_empty_choice_writes_nothing(source, tmp_path):
+    export(source, tmp_path / "out.jsonl")
+    before = sorted(tmp_path.iterdir())
+    for to, more, says in [
+        ("out.jsonl", {}, "exists"),
+        ("new.jsonl", {"where": "reward > 5"}, "nothing of"),
+        ("new.jsonl", {"split": 1.0}, "share of the test split"),
+        ("new.txt", {}, "jsonl or .parquet"),
+        ("new.jsonl", {"form": "csv"}, "there is no format 'csv'"),
+        ("new.verl.jsonl", {}, "verl reads Parquet only"),
+        ("new.jsonl", {"where": "rewards > 5"}, "no episode has a 'rewards'"),
+        (f"{source.name}/new.jsonl", {}, "cannot write"),
+    ]:
+        with pytest.raises(UsageError, match=says):
+            export(source, tmp_path / to, **more)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_command_says_what_it_wrote(source, tmp_path):
+    to = tmp_path / "out.chat.jsonl"
+    args = ["export", str(source), "--where", "reward == 1", "--to", str(to), "--json"]
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0, done.output
+    card = json.loads(done.stdout)
+    assert (card["episodes"], card["success"], card["where"], card["format"]) == (12, 1.0, "reward == 1", "chat")
+    assert card == json.loads((tmp_path / "out.chat.jsonl.card.json").read_text())
+    assert "| where | reward == 1 |" in (tmp_path / "out.chat.jsonl.card.md").read_text()
+    assert format_of(to) == "chat"
+    assert task_key(Task("a", 1)) == task_key(Task("a", 1, agent_seed=5))
