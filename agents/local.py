@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,10 +25,14 @@ from rollenv.hub import loading, only_adapter
 
 with extra("train", "Running a model"):
     import torch
+    import transformers
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     from rollenv.agents.engines.local import LocalEngine, generation_stops, longest_context
+
+if not (sys.stderr and sys.stderr.isatty()):  # a bar for each model that is read or written would fill a log
+    transformers.utils.logging.disable_progress_bar()
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,7 +91,7 @@ class LocalAgent(OwnsEngine, Agent):
         """Load a model and the prompt format saved with it.
 
         Args:
-            path: model folder, GGUF file, or name on the hub.
+            path: model folder, folder of a run, GGUF file, or name on the hub.
             sampling: how answers are drawn; by default as saved, with these ``settings`` of :class:`Sampling` changed.
             plays: see the class.
         """

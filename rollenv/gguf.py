@@ -20,6 +20,9 @@ IN_WHEELS = {
 #: Packages with which transformers reads GGUF files. Not an extra: ``smol`` would also build the wheel's dependencies.
 _READERS = Package("gguf"), Package("accelerate")
 
+#: Pattern of the folders of a run's checkpoints.
+STEPS = "step-" + 6 * "[0-9]"
+
 #: Part of the name of a converted folder; raise it when the output of the conversion changes.
 _VERSION = 1
 
@@ -50,15 +53,22 @@ def gguf_of(path: str) -> Path | None:
     return files[0] if files else None
 
 
+def newest_checkpoint(path: Path) -> Path:
+    """Return the newest checkpoint of a run's folder, otherwise the path itself."""
+    return max((path / "checkpoints").glob(STEPS), default=path)
+
+
 def model_at(path: str) -> str:
     """Return a folder or hub name for ``from_pretrained``; a GGUF file is converted on first use.
 
     Args:
-        path: see :func:`gguf_of`; anything else is returned unchanged.
+        path: see :func:`gguf_of`, or the folder of a run, whose newest checkpoint counts; anything else is returned
+            unchanged.
     """
     file = gguf_of(path)
     if file is None:
-        return path
+        newest = newest_checkpoint(Path(path))
+        return path if newest == Path(path) else str(newest)
     status = file.stat()
     key = repr((_VERSION, str(file.resolve()), status.st_size, status.st_mtime_ns))
     name = f"{file.stem}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

@@ -548,6 +548,30 @@ def test_the_server_has_an_index_and_a_page_for_every_run(server: Any):
     assert '"seed":77' in get(server, "/runs/deep%2Fer/page")[1], "it is made anew when its run has changed"
 
 
+def test_runs_with_seeds_are_listed_with_a_page_of_their_own(server: Any):
+    for seed in range(2):
+        folder = server.root / "tools-seeds-1" / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        rows = [{"iteration": at, "eval/success": 0.25 + 0.5 * at} for at in (0, 1)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    listed = [{"setting": "tools", "seed": seed, "folder": f"seed-{seed}"} for seed in range(2)]
+    (server.root / "tools-seeds-1" / "sweep.json").write_text(json.dumps({"runs": listed}))
+    begun = server.root / "begun"
+    begun.mkdir()
+    (begun / "sweep.json").write_text(json.dumps({"runs": [{"setting": "x", "seed": 0, "folder": "seed-0"}]}))
+    assert {"tools-seeds-1", "tools-seeds-1/seed-0", "tools-seeds-1/seed-1"} <= {*find_runs(server.root)}
+    index = get(server, "/")[1]
+    assert "training, 2 seeds" in index
+    assert "25.0 % → 75.0 %" in index
+    assert "/runs/begun/" not in index
+    assert get(server, "/runs/begun/page")[0] == 404
+    page = get(server, "/runs/tools-seeds-1/page")[1]
+    assert "Means of 2 seeds" in page
+    with (server.root / "tools-seeds-1" / "seed-1" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"iteration": 2, "eval/success": 0.875}) + "\n")
+    assert "0.875" in get(server, "/runs/tools-seeds-1/page")[1], "it is made anew when one of its runs has changed"
+
+
 def test_the_server_answers_to_its_own_name_only(server: Any):
     assert get(server, "/", Host="evil.example:80")[0] == 403
     assert get(server, "/", Host=f"localhost:{server.server_address[1]}")[0] == 200

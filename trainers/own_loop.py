@@ -22,8 +22,11 @@ from rollenv.trainers.models import initial_policy
 from rollenv.trainers.policies.lora import Lora, Unadapted
 from rollenv.trainers.ranks import ALONE
 from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.trainer import rollout_metrics
+from rollenv.trainers.trainer import rollout_metrics, timed
 from rollenv.trainers.training_state import TrainingState
+
+#: Maximum number of episodes of an update that are kept for inspection.
+_KEPT = 16
 
 Episode = Group | Trajectory | GatewaySession | GatewaySample
 
@@ -43,16 +46,30 @@ class Learner:
             ``correction``, ``kl``, ``optimizer``, ``rewards``, ``model.lora``, ``model.precision``, ``seed`` and
             ``iterations``. The learning rate is constant by default.
         model: the model, if the agent plays with an engine of its own, such as vLLM: a folder or name.
-        run_dir: folder for checkpoints; training continues from the last one in it.
+        run_dir: folder for settings, metrics, episodes and checkpoints, for ``rollenv view``; training continues from
+            the last checkpoint in it.
+        accept_changes: continue with another model than the run was started with.
     """
 
-    def __init__(self, agent: Any, *settings: str, model: str | Path = "", run_dir: str | Path = ""):
-        self.agent, self.run = agent, RunDir(Path(run_dir))
+    def __init__(
+        self,
+        agent: Any,
+        *settings: str,
+        model: str | Path = "",
+        run_dir: str | Path = "",
+        accept_changes: bool = False,
+    ):
+        self.agent, self.run = agent, RunDir(Path())
+        self.about: dict[str, Any] = {}
+        """What :meth:`save` stored with the checkpoint that training continues from."""
         self.base = agent if not model else LocalAgent.load(model, plays=False)
         if not isinstance(self.base, LocalAgent):
             raise UsageError(f"{type(agent).__name__} holds no model to train: name it with model=")
-        self.config = config = load_updates(settings, agent.sampling)
-        saved = checkpoint.checkpoints(self.run.checkpoints) if run_dir else []
+        config = load_updates([*settings, *([f"model.path={model}"] if model else [])], agent.sampling)
+        if run_dir:
+            config = config.model_copy(update={"run_dir": str(run_dir)})
+            self.run, config = RunDir.open(config, "own loop", accept_changes)
+        self.config, saved = config, checkpoint.checkpoints(self.run.checkpoints) if run_dir else []
         lora = None
         if (adapters := config.model.lora).rank:
             lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
@@ -62,9 +79,11 @@ class Learner:
         if config.reads_reference:
             state.reference = Unadapted(policy, policy.model) if lora else initial_policy(config, self.base, ALONE)
         if saved:
-            _, states, about = checkpoint.load(saved[-1], plays=False)
+            _, states, self.about = checkpoint.load(saved[-1], plays=False)
             state.policy.load_state_dict(states["policy"])
-            state.iteration = int(about["iteration"])
+            state.iteration = int(self.about["iteration"])
+        if run_dir:
+            self.run.cut_back(state.iteration)
         self._updater, self._published = Updater(config, state, self.run), not saved
 
     def update(self, episodes: Iterable[Episode]) -> dict[str, float]:
@@ -78,17 +97,23 @@ class Learner:
             Metrics, as in a run's ``metrics.jsonl``.
 
         Raises:
-            UsageError: there is no episode with tokens, or a session has no reward.
+            UsageError: there is no episode with tokens, or a session is not finished or has no reward.
             TrainingError: a loss, gradient or weight is not finite.
         """
         groups, state = grouped(episodes), self.state
+        played = [trajectory for group in groups for trajectory in group]
+        if not any(trajectory.turns for trajectory in played):
+            raise UsageError(f"none of {len(played)} episodes has an answer to train on")
         if isinstance(self.base.engine, NoEngine) and self.base is self.agent:
             self.base.version = state.iteration
         metrics = rollout_metrics(groups)
-        data = self._updater.compute_advantages(groups, metrics)
-        metrics |= self._updater.update(data)
+        with timed("update", metrics):
+            metrics |= self._updater.update(self._updater.compute_advantages(groups, metrics))
         state.iteration += 1
         self._published = False
+        if self.run.path != Path():
+            self.run.append(self.run.metrics_file, {"iteration": state.iteration, **metrics})
+            self.run.keep_episodes(state.iteration, played[:_KEPT])
         return metrics
 
     async def publish(self) -> None:
@@ -104,8 +129,12 @@ class Learner:
         await update_weights_of(self.agent, weights)
         self._published = True
 
-    def save(self) -> Path:
-        """Write a checkpoint below ``run_dir``, and return its folder."""
+    def save(self, more: dict[str, Any] | None = None) -> Path:
+        """Write a checkpoint below ``run_dir``, and return its folder.
+
+        Args:
+            more: plain data to store with it, such as a position in your data; then in :attr:`about`.
+        """
         if self.run.path == Path():
             raise UsageError("checkpoints need a folder: Learner(..., run_dir=FOLDER)")
         if not isinstance(self.base.engine, NoEngine):
@@ -115,7 +144,7 @@ class Learner:
             load_weights(self.base.model, self.state.policy.named_weights())
             self.base.version = self.state.iteration
         keep, states = self.config.keep_checkpoints, self.state.states
-        return checkpoint.save(self.run.checkpoints, self.state.iteration, self.base, states, keep)
+        return checkpoint.save(self.run.checkpoints, self.state.iteration, self.base, states, keep, more)
 
 
 def grouped(episodes: Iterable[Episode]) -> list[Group]:
@@ -143,5 +172,7 @@ def grouped(episodes: Iterable[Episode]) -> list[Group]:
                 f"an episode is a gateway's session, one of its samples, a Trajectory or a Group, not {episode!r:.80}"
             )
     for session, parts in samples.items():
-        add(parts[0].task or session, trajectory_of(parts))
+        trajectory, name = trajectory_of(parts), parts[0].task or session
+        trajectory.member = len(by_task[name].trajectories) if name in by_task else 0
+        add(name, trajectory)
     return groups

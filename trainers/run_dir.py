@@ -64,7 +64,7 @@ class RunDir:
         about = json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)})  # may fail: before the folder
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir()
+            path.mkdir(exist_ok=path.is_dir() and not any(path.iterdir()))
             lock_folder(path, run)
             run.about_file.write_text(about + "\n")
             run._write_config(config)
@@ -87,6 +87,14 @@ class RunDir:
         lock_folder(path, run)
         return run, parse_config(data)
 
+    @classmethod
+    def open(cls, config: TrainConfig, recipe: str, accept: bool = False) -> tuple[RunDir, TrainConfig]:
+        """Continue the run in ``config.run_dir``, or create it."""
+        if not (path := Path(config.run_dir)).joinpath("config.json").exists():
+            return cls.create(config, recipe), config
+        run, started = cls.resume(path)
+        return run, run.extend(started, config, accept)
+
     def extend(self, started: TrainConfig, wanted: TrainConfig, accept: bool = False) -> TrainConfig:
         """Check changed settings of a resumed run, write and return them.
 
@@ -102,16 +110,16 @@ class RunDir:
             raise UsageError(
                 f"cannot resume {self.path} with another configuration ({'; '.join(refused)}); iterations may be "
                 "raised, and eval, trackers, placement, rollout.shards, checkpoints and threads be changed. Leave the "
-                "others out, or start a new run without --resume"
+                "others out, or start a new run in another folder"
             )
         before = {} if accept else self._about().get("fingerprints", {})
         now = fingerprints(started) if before else {}
         if others := [name for name in now if before.get(name, now[name]) != now[name]]:
             raise UsageError(
                 f"cannot resume {self.path}: {' and '.join(others)} changed since the run was started. Restore the old "
-                "state, start a new run without --resume, or continue anyway with --accept-changes"
+                "state, start a new run in another folder, or continue anyway with --accept-changes"
             )
-        if wanted.iterations > started.iterations:
+        if wanted.iterations > started.iterations and (wanted.optimizer.final_lr, wanted.loss.final_entropy) != (1, 1):
             logger.warning(
                 "optimizer.lr and loss.entropy decay over all iterations: with %d instead of %d they rise again, to "
                 "fall until the new end",
@@ -209,7 +217,7 @@ class RunDir:
 def fingerprints(config: TrainConfig) -> dict[str, str]:
     """Return fingerprints of a run's data sets, in training and evaluation, and of its models."""
     prints = {}
-    for env in config.environments():
+    for env in config.environments() if config.env.id else ():  # a loop of the caller's own has none
         name = f"the data of {env.id} {json.dumps(env.kwargs, sort_keys=True, default=str)}"
         prints[name] = data_fingerprint(env.id, env.kwargs)
     for path in (config.model.path, getattr(config.distill, "path", None) or ""):

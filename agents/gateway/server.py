@@ -310,7 +310,10 @@ def admin_app(gateway: GatewaySessions, key: str) -> Starlette:
 
 async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
     """Read the body as a JSON object with known keys; an empty body has none."""
-    data = json.loads(await http.body() or b"{}")
+    try:
+        data = json.loads(await http.body() or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the body is not JSON: {error or 'it is nested too deeply'}") from error
     if not isinstance(data, dict):
         raise UsageError("the body must be a JSON object")
     for name, value in data.items():

@@ -97,7 +97,7 @@ class GatewaySample:
     """Id of the session."""
     task: str = ""
     reward: float | None = None
-    """Reward of the session, with those of its calls; None if there is none yet."""
+    """Reward of the session, with those of its calls; None if there is none, or it is not finished."""
 
 
 class _Pending:
@@ -412,7 +412,7 @@ class GatewaySession:
             logprobs += [0.0] * len(read) + list(node.logprobs)
             versions += [-1] * len(read) + list(node.versions)
             before = node
-        about = (self.id, self.task, self.total_reward)
+        about = (self.id, self.task, self.total_reward if self.over else None)
         return [GatewaySample(tuple(i), tuple(m), tuple(p), tuple(v), *about) for i, m, p, v in runs]
 
     def chats(self, which: Iterable[Kind] = TRAINED) -> list[dict[str, Any]]:

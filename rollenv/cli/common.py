@@ -24,7 +24,6 @@ from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
 from rollenv.core.registry import DATA
 from rollenv.gguf import model_at
-from rollenv.report.folders import STEPS
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
@@ -310,7 +309,7 @@ def _prices(text: str) -> Prices | None:
 def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
     named = {"temperature": options.temperature, "max_new_tokens": options.max_tokens}
     override: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
-    folder = model_at(str(model_folder(Path(argument))))
+    folder = model_at(argument)
     hub.loading(folder)  # before anything large is imported
     if kind == "vllm":
         from rollenv.agents.prompts import ChatPrompt
@@ -328,12 +327,6 @@ def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
     agent = LocalAgent.load(folder, **override)
     agent.engine.threads = CpuThreads(options.threads or 0)
     return agent
-
-
-def model_folder(path: Path) -> Path:
-    """Return the folder with the weights: the newest checkpoint of a run's folder, otherwise the path itself."""
-    checkpoints = sorted((path / "checkpoints").glob(STEPS))
-    return checkpoints[-1] if checkpoints else path
 
 
 def percent(success: float, low: float, high: float) -> str:

@@ -22,12 +22,12 @@ from rollenv.cli.common import (
     evaluated_data,
     key_values,
     make_agent,
-    model_folder,
     percent,
     with_agent_options,
 )
 from rollenv.cli.playing import ACCEPT_HELP, EvalFolder, playing, tasks_before, totals
 from rollenv.core.errors import UsageError
+from rollenv.gguf import newest_checkpoint
 from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def command(
     if prompt and not agent.startswith("local:"):
         raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
     model = _model_of(agent)
-    around = with_tokenizer(named_wrappers(wrappers), tokenizer or (str(model_folder(Path(model))) if model else ""))
+    tokenizer = tokenizer or (str(newest_checkpoint(Path(model))) if model else "")
+    around = with_tokenizer(named_wrappers(wrappers), tokenizer)
     # an unknown id, a wrong setting or prompt, and another evaluation in a folder fail before a model is loaded
     plans = []
     for named, place in _places(ids, out):

@@ -24,8 +24,8 @@ from rich.table import Table
 from rollenv.cli.common import console, error_console
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.folder_lock import lock_folder
-from rollenv.report.folders import is_run
-from rollenv.report.sweep import SWEEP, open_runs, sweep_table
+from rollenv.report.folders import SWEEP, is_run
+from rollenv.report.sweep import open_runs, sweep_table
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig

@@ -80,7 +80,11 @@ def command(
     if gateway:
         from rollenv.cli.train_from import train_from
 
-        train_from(gateway, [*filter(None, [recipe]), *(overrides or ())], batch)
+        if harness or seeds or vary or dry_run or write_recipe:
+            raise UsageError(
+                "--from plays nothing itself: leave out --harness, --seeds, --vary, --dry-run, --write-recipe"
+            )
+        train_from(gateway, [*filter(None, [recipe]), *(overrides or ())], batch, accept)
         return
     if not recipe:
         raise UsageError("name a recipe, a TOML file or an environment; or a gateway with --from")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rollenv.cli.common import console, key_values
@@ -22,12 +21,15 @@ _DEFAULTS = {
 }
 
 
-def train_from(url: str, settings: Sequence[str], batch: int) -> None:
+def train_from(url: str, settings: Sequence[str], batch: int, accept: bool = False) -> None:
     """Update the model with each batch of finished and rated sessions, and write a checkpoint after each update.
 
+    A session is trained on once: its checkpoint names it, and it is dropped at the gateway after that.
+
     Args:
-        settings: ``model=`` (what the gateway serves), ``run_dir=``, and those of
+        settings: ``model=`` (what the gateway serves), ``run_dir=``, ``temperature=`` (the gateway's), and those of
             :class:`rollenv.trainers.own_loop.Learner`.
+        accept: continue although the model changed.
     """
     import httpx
     import transformers
@@ -36,24 +38,26 @@ def train_from(url: str, settings: Sequence[str], batch: int) -> None:
     from rollenv.agents.local import LocalAgent
     from rollenv.trainers.own_loop import Learner
 
-    own = ("model=", "run_dir=")
+    own = ("model=", "run_dir=", "temperature=")
     named = key_values(each for each in settings if each.startswith(own))
-    if missing := [name for name in own if name.rstrip("=") not in named]:
+    if missing := [name for name in own[:2] if name.rstrip("=") not in named]:
         raise UsageError(f"--from needs {' and '.join(f'{name}FOLDER' for name in missing)}")
     others = [each for each in settings if not each.startswith(own)]
     for section, defaults in _DEFAULTS.items():
         if not any(each.startswith(section) for each in others):
             others += defaults
-    transformers.utils.logging.disable_progress_bar()
-    agent = LocalAgent.load(str(named["model"]), plays=False)
-    learner = Learner(agent, *others, run_dir=Path(str(named["run_dir"])))
-    learner.run.path.mkdir(parents=True, exist_ok=True)
     key = os.environ.get("ROLLENV_GATEWAY_KEY", "")
     if not key:
         raise UsageError("--from needs ROLLENV_GATEWAY_KEY, the administrator's key that `rollenv gateway` prints")
+    transformers.utils.logging.disable_progress_bar()
+    drawn = {"temperature": named["temperature"]} if "temperature" in named else {}
+    agent = LocalAgent.load(str(named["model"]), plays=False, **drawn)
+    others.append(f"model.path={named['model']}")
+    learner = Learner(agent, *others, run_dir=str(named["run_dir"]), accept_changes=accept)
     headers, mounts = {"Authorization": f"Bearer {key}"}, without_proxy(url)
     console.print(f"writing to {learner.run.path}", soft_wrap=True, markup=False)
     with httpx.Client(base_url=url, headers=headers, timeout=60.0, mounts=mounts) as client:
+        _drop(client, learner.about.get("sessions", ()))
         while learner.state.iteration < learner.config.iterations:
             rated = [row for row in _asked(client, "GET", "") if row["over"] and row["total_reward"] is not None][
                 :batch
@@ -65,12 +69,17 @@ def train_from(url: str, settings: Sequence[str], batch: int) -> None:
             samples = [GatewaySample(**each) for name in names for each in _asked(client, "GET", f"/{name}/samples")]
             if samples:
                 metrics = learner.update(samples)
-                learner.save()
-                learner.run.append(learner.run.metrics_file, {"iteration": learner.state.iteration, **metrics})
+                learner.save({"sessions": names})
                 shown = "reward {reward:.3f} drift {drift:.0f}".format(**metrics)
                 console.print(f"update {learner.state.iteration}: {shown}", markup=False)
-            for name in names:
-                _asked(client, "DELETE", f"/{name}")
+            _drop(client, names)
+
+
+def _drop(client: Any, sessions: Sequence[str]) -> None:
+    """Drop sessions that are there."""
+    there = {row["id"] for row in _asked(client, "GET", "")}
+    for name in there.intersection(sessions):
+        _asked(client, "DELETE", f"/{name}")
 
 
 def _asked(client: Any, method: str, path: str) -> Any:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollenv.core.errors import UsageError
+from rollenv.gguf import STEPS
 
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 #: Files that mark a folder as a run's, and are the source of its page.
 FILES = (METRICS, EPISODES, "eval.json", "result.json", "config.json", "about.json")
-#: Pattern of the folders of a run's checkpoints.
-STEPS = "step-" + 6 * "[0-9]"
+#: The file that lists the runs of ``rollenv train --seeds``.
+SWEEP = "sweep.json"
 #: Maximum depth of the search for runs below a folder.
 _DEPTH = 4
 
@@ -115,22 +116,23 @@ def is_run(path: Path) -> bool:
 
 
 def find_runs(root: Path) -> dict[str, Path]:
-    """Return all runs in and below a folder by relative path. Links to folders are not followed."""
+    """Return all runs, and folders of ``--seeds``, in and below a folder by relative path; links are not followed."""
     found = {}
     for folder, below, _ in os.walk(root):
         path = Path(folder)
-        if is_run(path):
+        if is_run(path) or (path / SWEEP).is_file():
             found[path.relative_to(root).as_posix() if path != root else root.resolve().name] = path
-            below.clear()
-        elif len(path.relative_to(root).parts) >= _DEPTH:
+        if is_run(path) or len(path.relative_to(root).parts) >= _DEPTH:
             below.clear()
         below.sort()
     return dict(sorted(found.items()))
 
 
 def stamp(path: Path) -> tuple[tuple[int, int], ...]:
-    """Return a version that changes with every change of a run's files."""
+    """Return a version that changes with every change of a run's files, or of those of ``--seeds``."""
     files = [path / name for name in FILES]
+    if (path / SWEEP).is_file():
+        files = [path / SWEEP, *sorted(each for depth in ("*", "*/*") for each in path.glob(f"{depth}/{METRICS}"))]
     return tuple((s.st_mtime_ns, s.st_size) if (s := _stat(file)) else (0, 0) for file in files)
 
 

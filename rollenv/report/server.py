@@ -18,7 +18,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from rollenv.core.errors import UsageError
 from rollenv.report import summary
 from rollenv.report.build import write_report
-from rollenv.report.folders import find_runs, open_run, stamp
+from rollenv.report.folders import find_runs, stamp
+from rollenv.report.sweep import open_runs
 
 #: Maximum runs in one comparison.
 _MOST = 6
@@ -131,7 +132,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
         elif parts[0] == "runs" and parts[-1] == "page":
-            page = self.server.page_of(tuple(parts[1:-1]))
+            try:
+                page = self.server.page_of(tuple(parts[1:-1]))
+            except UsageError:  # of --seeds, none has begun
+                page = None
             if page is None:
                 self._missing()
             else:
@@ -212,15 +216,21 @@ def index_page(root: Path) -> str:
 
 
 def _index_row(when: float, name: str, path: Path) -> str:
-    run = open_run(path)
-    facts = {label: value for label, value, _ in summary.tiles(run, [0] * 5)}
-    before, after = facts.get("Success before RL", ""), facts.get("Success after RL", "")
-    success = facts.get("Success") or (f"{before.partition(' (')[0]} → {after}" if after else before)
+    try:
+        runs = open_runs(path)
+    except UsageError:  # of --seeds, none has begun
+        return ""
+    run, success = runs[0], []
+    for each in runs:
+        facts = {label: value for label, value, _ in summary.tiles(each, [0] * 5)}
+        before, after = facts.get("Success before RL", ""), facts.get("Success after RL", "")
+        shown = facts.get("Success") or (f"{before.partition(' (')[0]} → {after}" if after else before)
+        success.append(f"{each.label}: {shown}" if len(runs) > 1 else shown)
     link = f'<a href="/runs/{quote(name, safe="")}/page">{html.escape(name)}</a>'
     box = f'<input type="checkbox" name="run" value="{html.escape(name)}" aria-label="Compare {html.escape(name)}">'
     texts = (
-        run.kind,
-        success,
+        f"{run.kind}, {len(run.seeds)} seeds" if run.seeds else run.kind,
+        "; ".join(success),
         run.env_id,
         run.agent,
         facts.get("Time", ""),

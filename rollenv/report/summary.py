@@ -272,6 +272,8 @@ def _of_training(run: Run) -> list[list[str]]:
     seconds = sum(_number(row.get(key)) or 0.0 for row in run.metrics for key in stages)
     last = run.metrics[-1].get("iteration", "") if run.metrics else ""
     planned = settings.get("iterations")
+    if planned == 10**9:  # without an end
+        planned = None
     several = any(domains({key for row in run.metrics for key in row}))
     of = f", of {run.env_id} alone; the table has every domain" if several else ""
     tiny = isinstance(model := settings.get("model"), dict) and model.get("path") == "tiny"

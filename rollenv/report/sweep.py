@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
-from rollenv.report.folders import Run, is_run, open_run
+from rollenv.report.folders import SWEEP, Run, is_run, open_run
 
-#: The file that lists the runs of ``rollenv train --seeds``.
-SWEEP = "sweep.json"
 #: Quantiles of Student's t for 95 % intervals, by the number of seeds; the last is for more.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.2)
 

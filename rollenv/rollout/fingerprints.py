@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.registry import spec
-from rollenv.gguf import gguf_of
+from rollenv.gguf import gguf_of, newest_checkpoint
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 #: Bytes that are hashed at the beginning and the end of a file of weights.
@@ -39,7 +39,7 @@ def model_fingerprint(path: str) -> str:
     """Return a fingerprint of the weights in a folder or file; empty where there are none."""
     if not path:  # Path("") would be the current folder
         return ""
-    source = gguf_of(path) or Path(path).expanduser()
+    source = gguf_of(path) or newest_checkpoint(Path(path).expanduser())
     files = [source]
     if not source.is_file():
         files = sorted(file for kind in _WEIGHTS for file in source.glob(kind))

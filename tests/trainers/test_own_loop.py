@@ -12,9 +12,14 @@ import torch
 
 from rollenv import UsageError
 from rollenv.agents import Gateway, LocalAgent, Sampling
+from rollenv.agents.gateway.http import HttpServer
+from rollenv.agents.gateway.server import admin_app
 from rollenv.agents.gateway.session import GatewaySample
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.cli.train_from import train_from
+from rollenv.report import write_report
+from rollenv.report.folders import open_run
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers import Learner
 from rollenv.trainers.own_loop import grouped
@@ -117,6 +122,61 @@ def test_a_learner_continues_from_its_checkpoint_to_the_same_weights(agent, tmp_
     assert all(torch.equal(served.model.state_dict()[name], weight) for name, weight in ends[0].items())
 
 
+def test_the_folder_of_a_loop_is_that_of_a_run(agent, tmp_path):
+    agent.save(tmp_path / "model")
+    run = tmp_path / "run"
+    learner = Learner(LocalAgent.load(tmp_path / "model", plays=False), LR, run_dir=run)
+    with Gateway(agent) as gateway:
+        learner.update(played(gateway))
+        learner.save({"row": 7})
+        learner.update(played(gateway))  # not saved
+    shown = open_run(run)
+    assert shown.settings["optimizer"]["lr"] == 1e-2
+    assert [row["iteration"] for row in shown.metrics] == [1, 2]
+    assert [(row["iteration"], row["member"]) for row in shown.episodes()] == [
+        (i, m) for i in (1, 2) for m in [0, 1, 2] * 2
+    ]
+    assert write_report([run], tmp_path / "run.html").exists()
+    del learner
+    learner = Learner(LocalAgent.load(tmp_path / "model", plays=False), LR, run_dir=run)
+    assert learner.about["row"] == 7
+    assert [row["iteration"] for row in open_run(run).metrics] == [1], "what is lost is played again"
+    with pytest.raises(UsageError, match=r"optimizer\.lr"):
+        Learner(agent, "optimizer.lr=1", run_dir=run)
+
+
+def test_a_rated_session_is_trained_on_once_and_dropped(agent, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_GATEWAY_KEY", "the key")
+    agent.save(tmp_path / "model")
+    own = [LR, "algorithm.name=reinforce_pp", "algorithm.baseline=false", "correction.name=tis"]
+    own += [f"model.path={tmp_path / 'model'}", "iterations=2"]
+    settings = [f"model={tmp_path / 'model'}", *own[:-2], f"run_dir={tmp_path / 'run'}", own[-1]]
+    with Gateway(agent) as gateway:
+        admin = HttpServer(admin_app(gateway, "the key"), "127.0.0.1", 0)
+        gateway.run(admin.start())
+        url = f"http://127.0.0.1:{admin.port}"
+        first, second = played(gateway), played(gateway)
+        unrated = gateway.open()
+        said(unrated, "What is 1?")
+        unrated.finish()
+
+        # A trainer that was killed after its checkpoint, before it could drop what it had trained on.
+        learner = Learner(LocalAgent.load(tmp_path / "model", plays=False), *own, run_dir=tmp_path / "run")
+        learner.update(first)
+        learner.save({"sessions": [session.id for session in first] + ["gone already"]})
+        trained = weights(learner.state.policy)
+        train_from(url, settings, batch=6)
+        assert list(gateway.sessions) == [unrated.id]
+        learner.update(second)
+        gateway.run(admin.stop())
+        admin.close()
+    assert [row["iteration"] for row in open_run(tmp_path / "run").metrics] == [1, 2, 2]
+    saved = LocalAgent.load(tmp_path / "run" / "checkpoints" / "step-000002", plays=False).model.state_dict()
+    now = weights(learner.state.policy)
+    assert all(torch.equal(saved[name], now[name]) for name in now)
+    assert any(not torch.equal(trained[name], now[name]) for name in now)
+
+
 def test_wrong_episodes_and_settings_are_errors(agent, tmp_path):
     for setting, why in (
         ("rollout.temperature=1", "'rollout' is no setting of updates"),
@@ -129,11 +189,16 @@ def test_wrong_episodes_and_settings_are_errors(agent, tmp_path):
     with Gateway(agent) as gateway:
         session = gateway.open()
         said(session, "What is 1?")
-        with pytest.raises(UsageError, match="no reward yet"):
+        with pytest.raises(UsageError, match="not finished"):
             learner.update([session])
+        session.set_reward(1.0)
+        with pytest.raises(UsageError, match="not finished"):
+            learner.update(session.samples())
         session.finish(reward=1.0)
         with pytest.raises(UsageError, match="not 3"):
             learner.update([session, 3])
+        with pytest.raises(UsageError, match="none of 0"):
+            learner.update([])
         learner.update([session])
         with pytest.raises(UsageError, match="publish"):
             learner.save()

@@ -17,11 +17,11 @@ def trajectory_of(samples: Sequence[GatewaySample]) -> Trajectory:
     """Convert all samples of a gateway's session to a trajectory.
 
     Raises:
-        UsageError: the session has no reward yet.
+        UsageError: the session is not finished, or has no reward.
     """
     reward = samples[0].reward
     if reward is None:
-        raise UsageError(f"session {samples[0].session} has no reward yet: finish it with one, or set one for a call")
+        raise UsageError(f"session {samples[0].session} is not finished or has no reward: finish it with one")
     turns = [turn for sample in samples for turn in _turns(sample)]
     if turns:
         turns[-1].reward = reward
