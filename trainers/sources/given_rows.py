@@ -93,7 +93,7 @@ def _chats(row: Row) -> tuple[tuple[Chat, ...], tuple[float, ...]]:
         return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (float(row["label"]),)
     for name in ("messages", "conversations", "conversation"):
         if row.get(name) is not None:
-            return (_messages(row[name]),), (1.0,)
+            return (_answered(_messages(row[name])),), (1.0,)
     if row.get("completion") is not None:
         return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (1.0,)
     if isinstance(row.get("output"), str) and isinstance(row.get("instruction"), str):
@@ -117,8 +117,7 @@ def _with_answer(asked: Chat, answer: Any) -> Chat:
     said = _part(answer, "assistant")
     if not said:
         raise UsageError("an answer is empty")
-    chat = said if said[: len(asked)] == asked else [*asked, *said]
-    return _messages(chat)
+    return _answered(said if said[: len(asked)] == asked else [*asked, *said])
 
 
 def _messages(value: Any) -> Chat:
@@ -140,6 +139,10 @@ def _messages(value: Any) -> Chat:
         if isinstance(plain.get("tool_calls"), str):
             plain["tool_calls"] = _json(plain["tool_calls"])
         chat.append({"role": role, **plain})
+    return chat
+
+
+def _answered(chat: Chat) -> Chat:
     if not any(message["role"] == "assistant" for message in chat):
         raise UsageError("it has no answer: no message has the role assistant")
     return chat
