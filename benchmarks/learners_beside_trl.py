@@ -2,8 +2,8 @@
 
     python benchmarks/learners_beside_trl.py TRL_PYTHON
 
-TRL_PYTHON is the interpreter of an environment with trl and torch. A random Llama with a word-level tokenizer that drops
-white space reads eight rows; each side computes one step without updating.
+TRL_PYTHON is the interpreter of an environment with trl and torch. A random Llama, whose tokenizer of whole words drops
+white space, reads eight rows; each side computes one step without updating.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ TEMPLATE = (
     "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|> assistant : {% endif %}"
 )
-WORDS = "system user assistant : red blue green house tree river stone cloud mouse cat dog bird now say again".split()
+_MORE = "red blue green house tree river stone cloud mouse cat dog bird now say again"
+WORDS = [*["system", "user", "assistant", ":"], *_MORE.split()]
 
 #: TRL's side: a trainer's loss and gradients for a file of rows.
 PEER = r"""
@@ -121,7 +122,9 @@ def ours(kind: str, model: Path, rows: Path, run: Path) -> tuple[float, dict[str
         policy = trainer.state.policy
 
         def keep(*_: Any, **__: Any) -> float:
-            gradients.update({n: p.grad.numpy().copy() for n, p in policy.model.named_parameters() if p.grad is not None})
+            gradients.update(
+                {n: p.grad.numpy().copy() for n, p in policy.model.named_parameters() if p.grad is not None}
+            )
             return 1.0
 
         policy.step = keep  # type: ignore[method-assign]

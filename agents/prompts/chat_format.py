@@ -24,7 +24,7 @@ from rollenv.agents.prompts.template import (
     Message,
     TemplateRefused,
     answer_of,
-    any_of,
+    common_start,
     squash,
     tool_calls_of,
     user_of,
@@ -35,6 +35,9 @@ from rollenv.core.tools.calls import find_calls, write_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+#: The key of thoughts in answers whose template reads none.
+THOUGHT = "reasoning_content"
 
 #: Maximum number of cached frames (system prompt and tools).
 _REMEMBERED = 64
@@ -182,12 +185,6 @@ class ChatFormat(ChatTemplate):
                 run.append(i)
         return "".join([*parts, self._hide(self._in_answers, self.decode(run))])
 
-    def upto_stop(self, text: str) -> str:
-        """Cut a rendered answer behind the last token that ends a response; without one, behind its last character."""
-        stops = any_of([self.decode((i,)) for i in self.stop_ids])
-        ends = [match.end() for match in stops.finditer(text)]
-        return text[: ends[-1]] if ends else text.rstrip()
-
     def _hide(self, what: re.Pattern[str], text: str) -> str:
         return what.sub(lambda m: f"{OPEN}{self._literals.index(m[0])}{CLOSE}", text)
 
@@ -318,25 +315,37 @@ class Frame:
         return self.format.render([first, *messages[1:]], self.tools, opening=opening)
 
     def answer_ids(self, answer: Message) -> Ids:
-        """Return the tokens of a given answer as the model would have to sample them, with its stop token.
+        """Return the tokens of a given answer as the model would have to sample them, with the token that ends it.
 
         Raises:
             TemplateRefused: the template refuses it, or opens a thought in the prompt that the answer does not have.
         """
         before = self.render([user_of("-")])
         whole = self.render([user_of("-"), answer], opening=False)
-        if not whole.startswith(before):
-            why = f"a prompt ends with {before[-40:]!r}"
-            if before.rstrip().endswith(tuple(THOUGHT_MARKS)):
-                why = (
-                    "a prompt opens a thought, and this answer has none; give answers thoughts (reasoning_content), or "
-                    "set prompt.template_args (enable_thinking=false)"
+        said = whole.removeprefix(before)
+        if not whole.startswith(before):  # the template leaves out of an answer what its opening of a prompt has
+            opened = next((mark for mark in THOUGHT_MARKS if before.rstrip().endswith(mark)), "")
+            thought = answer.get(self.format.thought_key or THOUGHT)
+            if not (opened and thought):
+                why = "a prompt opens a thought, and this answer has none" if opened else f"it has {before[-30:]!r}"
+                raise TemplateRefused(
+                    f"the chat template does not write this answer after its opening: {why}. Give answers thoughts "
+                    f"({THOUGHT}), or set prompt.template_args (such as enable_thinking=false)"
                 )
-            raise TemplateRefused(f"the chat template does not write this answer after its own opening: {why}")
-        ids = self.format.encode(self.format.upto_stop(whole[len(before) :]), anchored=True)
-        if not ids or ids[-1] not in self.format.stop_ids:
-            ids.append(self.format.tokenizer.eos_token_id)
-        return tuple(ids)
+            closing = THOUGHT_MARKS[opened]
+            said = whole[len(common_start(before, whole)) :].removeprefix(closing).lstrip()
+            said = f"{thought}\n{closing}\n\n{said}"
+        ids = self.format.encode(said.rstrip(), anchored=True)
+        end = next((n for n, token in enumerate(ids, 1) if token in self.format.stop_ids), 0)
+        return tuple(ids[:end] if end else [*ids, self._end_of(answer)])
+
+    def _end_of(self, answer: Message) -> int:
+        """Return the token that ends an answer where the template writes none: the one that begins the next message."""
+        calls = answer.get("tool_calls")
+        new = self.format.result_message("-", calls[-1]["id"]) if calls else user_of("-")
+        text = self.after_answer([new], answer)[1]
+        ends = (token for token in self.format.encode(text, anchored=True) if token in self.format.stop_ids)
+        return next(ends, self.format.tokenizer.eos_token_id)
 
     def accepts(self, answer: Message) -> bool:
         """Return whether the template takes an answer: some take one call only."""

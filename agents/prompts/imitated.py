@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollenv.agents.engines.base import Ids
-from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.chat_format import THOUGHT, ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.template import Message
 from rollenv.core.errors import UsageError
@@ -75,8 +75,8 @@ def _answer(chat_format: ChatFormat, message: Mapping[str, Any], number: int) ->
         calls.append((str(call.get("id") or f"call_{number}_{place}"), function["name"], arguments))
     shown = chat_format.call_message(text, calls) if calls else chat_format.message("assistant", text)
     thought = message.get("reasoning_content") or message.get("thinking") or message.get("reasoning")
-    if thought and chat_format.thought_key:
-        shown[chat_format.thought_key] = chat_format.message("assistant", str(thought))["content"]
+    if thought:
+        shown[chat_format.thought_key or THOUGHT] = chat_format.message("assistant", str(thought))["content"]
     if not (text.strip() or calls or thought):
         raise UsageError(f"message {number} is an empty answer: there is nothing to imitate")
     return shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 
@@ -18,6 +19,8 @@ from rollenv.agents.engines.base import Response, Sampling
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.messages import Message, ModelRequest
+from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.imitated import imitated_answers
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core import registry
 from rollenv.trainers.config import load_config
@@ -332,3 +335,31 @@ def test_models_are_trained_as_they_play_and_go_on(family, lora, talk, tmp_path,
         its, ours, begun = (each(input_ids=ids, use_cache=False).logits for each in (saved, player, model.eval()))
     torch.testing.assert_close(its, ours, atol=1e-5, rtol=1e-4)
     assert not torch.allclose(its, begun, atol=1e-3)
+
+
+@every_template
+def test_given_answers_are_what_a_model_would_have_read_and_sampled(family):
+    tokenizer = tokenizer_of(family)
+    template, chat_format = Chat(family, tokenizer), ChatFormat.of(tokenizer)
+    opened = template.render([user("hello")]).rstrip().endswith(tuple(THOUGHTS))
+    plain = said("It is 5.", *["hm"] * opened)
+    messages = [user("hello"), plain, user("sure"), said("the 5", "hm hm"), user("so")]
+    if template.tools:
+        name = IDS.get(family.template, "call_{}").format(0)
+        messages += [said("", "hm, look", name), {"role": "tool", "content": "17", "tool_call_id": name}]
+        messages += [said("So it is 5.", "hm"), user("and")]
+    messages.append(said("the end", *["hm"] * opened))
+    numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+    answers = list(imitated_answers(chat_format, messages, template.tools or ()))
+    for number, (prompt, ids, weight) in zip(numbers, answers, strict=True):
+        after = messages[number + 1] if number + 1 < len(messages) else user("and")
+        whole = tokenizer.encode(template.sampled(messages[:number], messages[number], after), add_special_tokens=False)
+        end = next((i for i, token in enumerate(whole, 1) if token in chat_format.stop_ids), len(whole))
+        assert tokenizer.decode(prompt) == template.render(messages[:number])
+        assert tokenizer.decode(ids).split() == tokenizer.decode(whole[:end]).split()
+        assert ids[-1] in chat_format.stop_ids
+        assert weight == 1
+    if opened:  # the model closes the thought; a template that cannot show that refuses the answer
+        with contextlib.suppress(UsageError):
+            ((_, ids, _),) = imitated_answers(chat_format, [user("hello"), said("It is 5.")])
+            assert tokenizer.decode(ids).lstrip().startswith(tuple(THOUGHTS.values()))

@@ -64,7 +64,7 @@ def given_row(row: Row, where: str) -> GivenRow:
         UsageError: it has none of the known shapes.
     """
     try:
-        tools = _json(row.get("tools")) or []
+        tools = [] if row.get("tools") in (None, "") else _json(row["tools"])
         if not isinstance(tools, list):
             raise UsageError("tools has to be a list of schemas")
         schemas = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]

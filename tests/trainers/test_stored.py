@@ -1,0 +1,296 @@
+"""Training on given episodes: rows of texts, an expert's episodes, stored ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import tiny_runs
+import words
+
+from rollenv import UsageError
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+from rollenv.rollout.records import storage
+from rollenv.rollout.records.stored import stored_episodes
+from rollenv.trainers.config import load_config
+from rollenv.trainers.run_dir import RunDir, RunDirError
+from rollenv.trainers.sources.given_rows import given_row
+from rollenv.trainers.termination import Terminated
+from rollenv.trainers.trainer import Trainer
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SAID = [{"role": "user", "content": "what is 2 + 3"}, {"role": "assistant", "content": "5"}]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _words():
+    with words.registered():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A small chat model in a folder."""
+    path = tmp_path_factory.mktemp("a chat model")
+    tokenizer = build_tokenizer(["what is 2 + 3 5 system user assistant up down left right"] * 9, 320)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.eos_token, tokenizer.chat_template = "<|im_end|>", CHATML
+    size = TinySize(hidden=16, layers=1, heads=2, intermediate=16, context=200)
+    LocalAgent(build_model(size, tokenizer, 0), tokenizer).save(path)
+    return path
+
+
+def rows_at(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def questions(count):
+    return [
+        {"messages": [{"role": "user", "content": f"what is {n} + 3"}, {"role": "assistant", "content": f"{n + 3}"}]}
+        for n in range(count)
+    ]
+
+
+def sft(model, data, run, *settings, recipe="sft", algorithm="sft"):
+    small = ["threads=1", "batches.size=4", "eval.every=2", "checkpoint_every=2", "optimizer.lr=1e-2"]
+    given = [f"algorithm={algorithm}", f"model={model}", f"batches.data={json.dumps([str(data)])}", f"run_dir={run}"]
+    config = load_config(recipe, [*given, *small, *settings])
+    return Trainer(config, RunDir.create(config, recipe))
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [
+    {"messages": SAID}, {"messages": json.dumps(SAID)}, {"prompt": "what is 2 + 3", "completion": "5"},
+    {"prompt": SAID[:1], "completion": SAID[1:]}, {"instruction": "what is 2 + 3", "input": "", "output": "5"},
+    {"conversations": [{"from": "human", "value": "what is 2 + 3"}, {"from": "gpt", "value": "5"}]},
+    {"prompt": None, "completion": None, "messages": SAID},
+])  # fmt: skip
+def test_the_shapes_of_other_projects_are_one_chat(row):
+    read = given_row(row, "here")
+    assert [{key: message[key] for key in ("role", "content")} for message in read.chats[0]] == SAID
+    assert (read.kind, read.rewards) == ("answers", (1.0,))
+
+
+def test_pairs_may_repeat_the_prompt_in_both_answers():
+    apart = given_row({"prompt": "what is 2 + 3", "chosen": "5", "rejected": "6"}, "here")
+    other = {**SAID[1], "content": "6"}
+    whole = given_row({"chosen": SAID, "rejected": [SAID[0], other]}, "here")
+    assert apart.chats == whole.chats == given_row({"prompt": SAID[:1], "chosen": SAID, "rejected": [other]}, "").chats
+
+
+@pytest.mark.parametrize("row", [
+    {}, {"text": "only a text"}, {"messages": []}, {"messages": "no JSON"}, {"messages": SAID[:1]}, {"messages": [3]},
+    {"messages": [{"role": "ghost", "content": "5"}]}, {"prompt": "x", "chosen": "5", "rejected": "5"},
+    {"prompt": "x", "completion": "5", "label": "perhaps"}, {"prompt": "x", "completion": []},
+    {"messages": SAID, "tools": "{}"},
+], ids=repr)  # fmt: skip
+def test_a_row_of_no_known_shape_is_named(row):
+    with pytest.raises(UsageError, match=r"^rows\.jsonl, row 3: "):
+        given_row(row, "rows.jsonl, row 3")
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ({"messages": [SAID[0], SAID[1], SAID[1]]}, "answer after another"),
+        ({"messages": [SAID[1]]}, "nothing that asks"),
+        ({"messages": [SAID[0], {**SAID[1], "content": " "}]}, "empty answer"),
+        ({"messages": [{**SAID[0], "content": [{"type": "image"}]}, SAID[1]]}, "text"),
+        ({"messages": [SAID[0], {**SAID[1], "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}]}, "JSON"),
+        ({"messages": [SAID[0], {**SAID[1], "content": "5 " * 300}]}, "longer than the model's context"),
+    ],
+)
+def test_a_row_that_cannot_be_learned_stops_the_run_before_it_begins(model, tmp_path, bad, why):
+    file = rows_at(tmp_path / "rows.jsonl", [*questions(3), bad])
+    with pytest.raises(UsageError, match=rf"row 4.*{why}|{why}.*row 4|{why}") as error:
+        sft(model, file, tmp_path / "run")
+    assert "row 4" in str(error.value) or "row:rows.jsonl, row 4" in str(error.value)
+
+
+def test_rows_that_are_too_long_may_be_dropped(model, tmp_path):
+    long = {"messages": [SAID[0], {**SAID[1], "content": "5 " * 300}]}
+    file = rows_at(tmp_path / "rows.jsonl", [*questions(3), long])
+    with sft(model, file, tmp_path / "run", "batches.long=drop", "batches.held_out=0") as trainer:
+        assert len(trainer.batches.groups) == 3
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "kto"])
+def test_preferences_need_their_columns(model, tmp_path, algorithm):
+    with pytest.raises(UsageError, match=r"row 1: .*columns"):
+        sft(model, rows_at(tmp_path / "rows.jsonl", questions(3)), tmp_path / "run", algorithm=algorithm)
+
+
+def test_labels_that_are_all_one_teach_nothing(model, tmp_path):
+    rows = [{"prompt": f"what is {n}", "completion": "5", "label": True} for n in range(5)]
+    with pytest.raises(UsageError, match="equal"):
+        sft(model, rows_at(tmp_path / "rows.jsonl", rows), tmp_path / "run", algorithm="kto")
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def test_only_answers_are_learned_and_messages_of_weight_0_are_read(model, tmp_path):
+    again = [{"role": "user", "content": "and"}, {"role": "assistant", "content": "up", "weight": 0}]
+    last = [{"role": "user", "content": "so"}, {"role": "assistant", "content": "down", "train": True}]
+    file = rows_at(tmp_path / "rows.jsonl", [{"messages": [*SAID, *again, *last]}])
+    with sft(model, file, tmp_path / "run", "batches.held_out=0") as trainer:
+        data = trainer.learner.compute_advantages(trainer.batches.groups, {})
+        tokenizer = trainer.state.base_agent.tokenizer
+        (sample,) = data.samples
+        assert tokenizer.decode(sample.ids[sample.mask]) == "5<|im_end|>down<|im_end|>"
+        whole = tokenizer.apply_chat_template([*SAID, *again, *last], tokenize=False).rstrip()
+        assert tokenizer.decode(sample.ids) == whole
+        assert data.drift == 0
+
+
+def test_every_row_is_read_once_in_an_epoch_and_held_out_rows_never(model, tmp_path):
+    file = rows_at(tmp_path / "rows.jsonl", questions(30))
+    with sft(model, file, tmp_path / "run", "batches.epochs=2", "batches.held_out=0.3") as trainer:
+        batches, rows = trainer.batches, len(trainer.batches.groups)
+        assert rows + len(batches.held_out) == 30
+        assert trainer.config.iterations == -(-2 * rows // 4)
+        seen = [id(group) for _ in range(trainer.config.iterations) for group in batches.next({})]
+        assert sorted(seen[:rows]) == sorted(map(id, batches.groups))
+        assert sorted(seen[rows : 2 * rows]) == sorted(map(id, batches.groups))
+        assert seen[:rows] != seen[rows : 2 * rows]
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "ipo", "simpo", "kto"])
+def test_a_run_that_was_interrupted_goes_on_with_equal_numbers(model, tmp_path, algorithm):
+    rows = questions(20)
+    if algorithm == "kto":
+        rows = [{"prompt": f"what is {n}", "completion": f"{n}", "label": n % 2 == 0} for n in range(20)]
+    elif algorithm != "sft":
+        rows = [{"prompt": f"what is {n}", "chosen": f"{n}", "rejected": f"{n + 1} 2"} for n in range(20)]
+    file = rows_at(tmp_path / "rows.jsonl", rows)
+    settings = ("iterations=7", "batches.held_out=0.2")
+    with sft(model, file, tmp_path / "whole", *settings, algorithm=algorithm) as whole:
+        whole.fit()
+    trainer = sft(model, file, tmp_path / "cut", *settings, algorithm=algorithm)
+    with trainer:
+        trainer.watch = _interrupt_at(5)
+        with pytest.raises(Terminated):
+            trainer.fit()
+    del trainer
+    run, config = RunDir.resume(tmp_path / "cut")
+    with Trainer(config, run) as resumed:
+        resumed.fit()
+    assert tiny_runs.numbers(resumed) == tiny_runs.numbers(whole)
+    if algorithm == "sft":
+        losses = [row["eval/loss"] for row in tiny_runs.numbers(whole) if "eval/loss" in row]
+        assert losses[-1] < losses[0]
+    else:
+        assert {"pairs", "rewards/chosen"} <= tiny_runs.numbers(whole)[-1].keys()
+
+
+def _interrupt_at(iteration):
+    def watch(stage, done, total, numbers):
+        if (stage, done) == ("training", iteration):
+            raise Terminated
+
+    return watch
+
+
+def test_changed_rows_are_not_trained_on_by_a_resumed_run(model, tmp_path):
+    file = rows_at(tmp_path / "rows.jsonl", questions(8))
+    with sft(model, file, tmp_path / "run", "iterations=2") as trainer:
+        trainer.fit()
+    del trainer
+    rows_at(file, questions(9))
+    run, config = RunDir.resume(tmp_path / "run")
+    with pytest.raises((UsageError, RunDirError), match="changed since"):
+        run.extend(config, config.model_copy(update={"iterations": 4}))
+
+
+# -- an expert, and stored episodes ------------------------------------------------------------------------------------
+
+EXPERT = ["batches.kind=stored", "batches.episodes=20", "eval.episodes=4", "batches.held_out=0", "env.kwargs={}"]
+EXPERT += ["eval.kwargs={}", f"env.id={words.ID}", "rollout.max_new_tokens=8", "iterations=2"]
+
+
+@pytest.mark.parametrize("prompt", [
+    ["prompt.kind=conversation"], ["prompt.template='{observation}>'", "prompt.chat=true"],
+    ["prompt.template='{observation}>'", "prompt.chat=false"],
+])  # fmt: skip
+def test_an_experts_episodes_have_the_tokens_that_the_model_reads_in_play(model, tmp_path, prompt):
+    """A model that says the expert's words is shown the same tokens by the trainer's player."""
+    with sft(model, "oracle", tmp_path / "run", *EXPERT, *prompt, recipe="sokoban") as trainer:
+        (tmp_path / "found.jsonl").write_bytes((tmp_path / "run" / "demonstrations.jsonl").read_bytes())
+        agent = trainer.state.base_agent
+        for trajectory in stored_episodes(tmp_path / "found.jsonl"):
+            assert trajectory.success
+            session = agent.start(None, 0)
+            for turn in trajectory.turns:
+                assert session.ask(turn.observation, {"suffix": turn.observation}) == turn.prompt_ids
+                assert agent.decode(turn.response_ids) == turn.text
+                assert turn.response_ids[-1] == agent.tokenizer.eos_token_id
+                session.take(turn.observation, turn.prompt_ids, _said(turn))
+
+
+def _said(turn):
+    from rollenv.agents.engines.base import Response
+
+    return Response(list(turn.response_ids), list(turn.logprobs))
+
+
+def test_random_actions_of_a_noisy_expert_are_played_and_not_imitated(model, tmp_path):
+    settings = (*EXPERT, "prompt.kind=conversation", "batches.noise=0.5")
+    with sft(model, "oracle", tmp_path / "run", *settings, recipe="sokoban") as trainer:
+        played = [*stored_episodes(tmp_path / "run" / "demonstrations.jsonl")]
+        noisy = sum(len(t.record["random_turns"]) for t in played)
+        learned = [turn for group in trainer.batches.groups for t in group for turn in t.turns]
+        assert 0 < noisy < sum(len(t.turns) for t in played)
+        assert len(learned) == sum(len(t.turns) for t in played) - noisy
+        assert all(turn.text == turn.observation for turn in learned)
+
+
+def test_stored_episodes_train_to_the_loss_of_the_run_they_are_from(model, tmp_path):
+    settings = (*EXPERT, "prompt.kind=conversation")
+    with sft(model, "oracle", tmp_path / "run", *settings, recipe="sokoban") as trainer:
+        trainer.fit()
+    file = tmp_path / "run" / "demonstrations.jsonl"
+    storage.write(tmp_path / "episodes.parquet", stored_episodes(file))
+    for number, data in enumerate((file, tmp_path / "episodes.parquet")):
+        keep = [s for s in settings if not s.startswith("batches.episodes")]
+        with sft(model, data, tmp_path / f"run {number}", *keep, recipe="sokoban") as again:
+            again.fit()
+        assert [row.get("loss") for row in again.rows] == [row.get("loss") for row in trainer.rows]
+    with pytest.raises(UsageError, match="nothing to train on"):
+        sft(model, file, tmp_path / "none", *keep, "batches.where='turns > 99'", recipe="sokoban")
+
+
+def test_pairs_of_played_groups_are_learned(model, tmp_path):
+    played = [
+        "rollout.groups_per_batch=4",
+        "rollout.group_size=4",
+        "prompt.kind=conversation",
+        "rollout.max_new_tokens=4",
+    ]
+    small = [
+        "threads=1",
+        "eval.episodes=4",
+        "iterations=2",
+        "rollout.max_new_tokens=4",
+        "optimizer.lr=1e-2",
+        "env.kwargs={}",
+        "eval.kwargs={}",
+    ]
+    config = load_config(
+        "sokoban",
+        ["algorithm=dpo", f"env.id={words.ID}", f"model={model}", *played, *small, f"run_dir={tmp_path / 'run'}"],
+    )
+    with Trainer(config, RunDir.create(config, "sokoban")) as trainer:
+        trainer.fit()
+        rows = [row for row in trainer.rows if "pairs" in row]
+    assert rows[0]["pairs"] > 0
+    assert rows[0]["margin"] == pytest.approx(0, abs=1e-6)  # the policy is the reference
+    shutil.rmtree(tmp_path)
