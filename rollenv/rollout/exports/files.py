@@ -58,7 +58,6 @@ def export(
     where: str = "complete",
     form: str = "",
     split: float = 0.0,
-    watch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Write stored episodes to a new file, without repetitions of a text for a task.
 
@@ -68,7 +67,6 @@ def export(
     Args:
         source: see :func:`~rollenv.rollout.records.stored.stored`.
         form: one of :data:`EXPORTS` or an entry point's; by default see :func:`format_of`.
-        watch: called for each episode that is read.
 
     Returns:
         The card, which is also written beside the file as ``FILE.card.json`` and ``FILE.card.md``.
@@ -90,7 +88,6 @@ def export(
     def chosen(side: str) -> Iterator[StoredEpisode]:
         for episode in stored(source, Where(where)):
             if _side(episode.trajectory.task, split) == side:
-                watch()
                 card.add(episode)
                 yield episode
 
@@ -112,10 +109,10 @@ def export(
         left = [f"{n} {name}" for tally in counts.values() for name, n in tally.items() if n]
         raise UsageError(f"nothing of {source} is left to write where {where!r}: {', '.join(left) or 'no episode'}")
     about = {"files": counts, "format": form, "source": str(source), "where": where, "split": split} | card.to_dict()
-    lines = [f"# {to.name}", "", EXPORTS.get(form, form), "", "| | |", "|---|---|"]
-    lines += [f"| {name} | {_shown(value)} |" for name, value in about.items()]
-    to.with_name(f"{to.name}.card.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    to.with_name(f"{to.name}.card.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(about, indent=2) + "\n"
+    to.with_name(f"{to.name}.card.json").write_text(text, encoding="utf-8")
+    told = f"# {to.name}\n\n{EXPORTS.get(form, form)}\n\n```json\n{text}```\n"
+    to.with_name(f"{to.name}.card.md").write_text(told, encoding="utf-8")
     return about
 
 
@@ -239,7 +236,3 @@ class _Card:
             "episodes_without_prompts": self.without_prompts,
             "rollenv": __version__,
         }
-
-
-def _shown(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ") if isinstance(value, str) else json.dumps(value)
