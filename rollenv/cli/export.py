@@ -6,7 +6,6 @@ import json as json_module
 from pathlib import Path
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from rollenv.cli.common import console, progress_console
 
@@ -31,12 +30,8 @@ def command(
     """Write stored episodes as training data: exact tokens for rollenv, or chats and pairs for other trainers."""
     from rollenv.rollout.exports import export
 
-    columns = SpinnerColumn(), TextColumn("{task.completed} episodes read"), TimeElapsedColumn()
-    with Progress(
-        *columns, console=progress_console, transient=True, disable=not progress_console.is_terminal
-    ) as progress:
-        reading = progress.add_task("", total=None)
-        card = export(run, to, where=where, form=form, split=split, watch=lambda: progress.update(reading, advance=1))
+    with progress_console.status("reading episodes"):
+        card = export(run, to, where=where, form=form, split=split)
     if json:
         console.print_json(json_module.dumps(card))
         return

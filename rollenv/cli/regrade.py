@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json as json_module
 from collections import Counter
 from pathlib import Path
@@ -49,30 +50,36 @@ def command(
 
     reward = FunctionReward(function_at(grader, "a grader")) if grader else None
     episodes = stored(run, where)
+    first = next(episodes, None)
+    if first is None:
+        raise UsageError(f"no episode of {run} is chosen by {where!r}")
     folder = _new_folder(run, out)
-    numbers, rows = _Numbers(), []
+    about = {"source": str(run), "where": where, "grader": grader, "follow": follow, "regraded": True}
+    about |= {"env": first.trajectory.task.env_id, "agent": first.run.agent if first.run else ""}
+    (folder / "eval.json").write_text(json_module.dumps(about, indent=1) + "\n", encoding="utf-8")
+    rows: list[dict[str, Any]] = []
+    kinds: Counter[str] = Counter()
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     bar = Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal)
-    with make_workers("inline" if grader else workers) as pool, bar:
+    with make_workers("inline" if grader else workers) as pool, bar, open(folder / "episodes.jsonl", "w") as file:
         shown = bar.add_task("", total=None)
-        with open(folder / "episodes.jsonl", "w", encoding="ascii") as file:
-            for each in regrade(episodes, pool, reward=reward, follow=follow, step_deadline=step_deadline):
-                rows.append(numbers.add(each))
-                bar.update(shown, description=numbers.line())
-                if each.new is not None:
-                    began = {} if each.old.iteration is None else {"iteration": each.old.iteration}
-                    file.write(json_module.dumps(began | to_plain(each.new) | {"reward": each.new.reward}) + "\n")
-    if not rows:
-        raise UsageError(f"no episode of {run} is chosen by {where!r}")
-    about = {"source": str(run), "where": where, "grader": grader, "follow": follow}
-    result = {**numbers.summary(), "changes": numbers.changes, "not_judged": numbers.reasons_table(), "episodes": rows}
-    for name, data in (("eval", numbers.settings | about | {"regraded": True}), ("result", result)):
-        (folder / f"{name}.json").write_text(json_module.dumps(data, indent=1) + "\n", encoding="utf-8")
+        for each in regrade(
+            itertools.chain([first], episodes), pool, reward=reward, follow=follow, step_deadline=step_deadline
+        ):
+            rows.append(_row(each))
+            kinds[each.kind] += 1
+            bar.update(shown, description=_counts(kinds))
+            if each.new is not None:
+                began = {} if each.old.iteration is None else {"iteration": each.old.iteration}
+                file.write(json_module.dumps(began | to_plain(each.new) | {"reward": each.new.reward}) + "\n")
+    result = dict(kinds) | _tables(rows)
+    told = json_module.dumps(result | {"episodes": rows}, indent=1)
+    (folder / "result.json").write_text(told + "\n", encoding="utf-8")
     write_report([folder], folder / "report.html")
     if json:
         console.print_json(json_module.dumps(about | result | {"folder": str(folder)}))
     else:
-        _print(numbers, folder)
+        _print(_counts(kinds), result, folder)
 
 
 def _new_folder(run: Path, out: Path | None) -> Path:
@@ -86,50 +93,45 @@ def _new_folder(run: Path, out: Path | None) -> Path:
     return folder
 
 
-class _Numbers:
-    """Counts, means and tables of re-graded episodes."""
-
-    def __init__(self) -> None:
-        self.kinds: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        """Reasons for which episodes have no new reward."""
-        self.changes = [["environment", "task", "member", "before", "now", "why"]]
-        self.settings: dict[str, Any] = {}
-        self.judged: list[tuple[float, float, bool, bool]] = []
-        """Reward before and after, success before and after."""
-
-    def add(self, each: Regraded) -> dict[str, Any]:
-        """Count an episode, and return its row."""
-        old, new = each.old.trajectory, each.new
-        before = None if old.failure == "reward" else old.own_reward
-        self.kinds[each.kind] += 1
-        self.settings = self.settings or {"env": old.task.env_id, "agent": each.old.run.agent if each.old.run else ""}
-        if new is None:
-            self.reasons[each.reason] += 1
-        elif before is not None:
-            self.judged.append((before, new.reward, old.success, new.success))
-        if each.kind == "changed" and new is not None:
-            task = str(old.task.options.get("index", f"seed {old.task.seed}"))
-            values = "" if before is None else f"{before:.4g}", f"{new.reward:.4g}"
-            self.changes.append([old.task.env_id, task, str(old.member), *values, each.reason])
-        row = {"env_id": old.task.env_id, "seed": old.task.seed, "options": old.task.options, "member": old.member}
-        row |= {"iteration": each.old.iteration, "kind": each.kind, "old": before, "reason": each.reason}
-        return row | {"new": None if new is None else new.reward}
-
-    def line(self) -> str:
-        return ", ".join(f"{n} {kind}" for kind, n in self.kinds.items())
-
-    def reasons_table(self) -> list[list[str]]:
-        return [["episodes", "why"], *([str(n), reason] for reason, n in self.reasons.most_common())]
-
-    def summary(self) -> dict[str, Any]:
-        names = "old_reward", "new_reward", "old_success", "new_success"
-        means = {name: fmean(values) for name, values in zip(names, zip(*self.judged, strict=True), strict=False)}
-        return {**self.kinds, **means}
+def _row(each: Regraded) -> dict[str, Any]:
+    old, new = each.old.trajectory, each.new
+    return {
+        "env_id": old.task.env_id,
+        "seed": old.task.seed,
+        "index": old.task.options.get("index"),
+        "member": old.member,
+        "iteration": each.old.iteration,
+        "kind": each.kind,
+        "old": None if old.failure == "reward" else old.own_reward,
+        "new": None if new is None else new.reward,
+        "success": [old.success, new is not None and new.success],
+        "reason": each.reason,
+    }
 
 
-def _print(numbers: _Numbers, folder: Path) -> None:
-    for head, *rows in (numbers.changes, numbers.reasons_table()):
+def _tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the means over episodes with both rewards, and tables of what changed and of what was not judged."""
+    both = [row for row in rows if row["old"] is not None and row["new"] is not None]
+    means: dict[str, float] = {}
+    if both:
+        means = {f"{name}_reward": fmean(row[name] for row in both) for name in ("old", "new")}
+        means |= {f"{name}_success": fmean(row["success"][i] for row in both) for i, name in enumerate(("old", "new"))}
+    changes = [["environment", "task", "member", "before", "now", "why"]]
+    for row in (row for row in rows if row["kind"] == "changed"):
+        task = f"seed {row['seed']}" if row["index"] is None else str(row["index"])
+        values = "" if row["old"] is None else f"{row['old']:.4g}", f"{row['new']:.4g}"
+        changes.append([row["env_id"], task, str(row["member"]), *values, row["reason"]])
+    reasons = Counter(row["reason"] for row in rows if row["new"] is None)
+    refused = [["episodes", "why"], *([str(n), reason] for reason, n in reasons.most_common())]
+    return {**means, "changes": changes, "not_judged": refused}
+
+
+def _counts(kinds: Counter[str]) -> str:
+    return ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+
+
+def _print(counts: str, result: dict[str, Any], folder: Path) -> None:
+    for head, *rows in (result["changes"], result["not_judged"]):
         if rows:
             table = Table(*head, box=None, padding=(0, 1, 0, 0))
             for row in rows[:_SHOWN]:
@@ -137,8 +139,8 @@ def _print(numbers: _Numbers, folder: Path) -> None:
             console.print(table)
         if len(rows) > _SHOWN:
             console.print(f"and {len(rows) - _SHOWN} more")
-    console.print(numbers.line())
-    if numbers.judged:
+    console.print(counts)
+    if "old_reward" in result:
         text = "reward {old_reward:.3f} -> {new_reward:.3f}, success {old_success:.1%} -> {new_success:.1%}"
-        console.print(text.format(**numbers.summary()))
+        console.print(text.format(**result))
     console.print(f"both rewards, page and numbers: {folder}", markup=False, soft_wrap=True)

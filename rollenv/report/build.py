@@ -66,7 +66,7 @@ def write_report(folders: Sequence[Path], out: Path, where: str = "") -> Path:
 
 def _open(path: Path, where: str) -> list[Run]:
     """Open a folder or file, with those of its episodes that a condition chooses."""
-    if path.is_dir() and not where:
+    if not path.is_file() and not where:
         return open_runs(path)
     from rollenv.rollout.records.plain import to_plain
     from rollenv.rollout.records.stored import stored

@@ -173,19 +173,19 @@ def _judged(episode: StoredEpisode, new: Trajectory, differs: int | None) -> Reg
 def _compared(episode: StoredEpisode, new: Trajectory) -> Regraded:
     """Return the result for an episode with today's rewards."""
     old = episode.trajectory
-    known = old.failure != "reward"
-    before = old.own_reward
-    new = replace(new, metrics=new.metrics | ({"old_reward": before} if known else {}))
-    if known and abs(before - new.reward) < 1e-9 and old.success == new.success:
+    before = None if old.failure == "reward" else old.own_reward
+    new = replace(new, metrics=new.metrics | ({} if before is None else {"old_reward": before}))
+    if before is not None and abs(before - new.reward) < 1e-9 and old.success == new.success:
         return Regraded(episode, "same", "", new)
+    at = len(new.turns) - 1
+    if len(new.turns) == len(old.turns) and old.env_reward is None:
+        pairs = enumerate(zip(old.turns, new.turns, strict=True))
+        at = next((i for i, (a, b) in pairs if abs(a.reward - b.reward) > 1e-9), at)
+    reason = f"turn {at + 1} of {len(old.turns)}: {_end(new.turns[at].text)} is worth {new.turns[at].reward:g}"
+    if before is not None and old.env_reward is None:
+        reason += f" instead of {old.turns[at].reward:g}"
     if len(new.turns) < len(old.turns):
-        at, what = len(new.turns) - 1, f"ends the episode, which had {len(old.turns)} turns"
-    else:
-        pairs = list(zip(old.turns, new.turns, strict=True))
-        at = next((i for i, (a, b) in enumerate(pairs) if abs(a.reward - b.reward) > 1e-9), len(pairs) - 1)
-        was = f"instead of {pairs[at][0].reward:g}" if known else "and had no reward"
-        what = f"is worth {pairs[at][1].reward:g} {was}"
-    reason = f"turn {at + 1}: {_end(new.turns[at].text)} {what}"
+        reason += ", and ends the episode"
     if new.success != old.success:
         reason += ", success" if new.success else ", no success"
     if new.final_observation != old.final_observation:

@@ -206,6 +206,6 @@ def test_the_command_says_what_it_wrote(source, tmp_path):
     card = json.loads(done.stdout)
     assert (card["episodes"], card["success"], card["where"], card["format"]) == (12, 1.0, "reward == 1", "chat")
     assert card == json.loads((tmp_path / "out.chat.jsonl.card.json").read_text())
-    assert "| where | reward == 1 |" in (tmp_path / "out.chat.jsonl.card.md").read_text()
+    assert '"where": "reward == 1"' in (tmp_path / "out.chat.jsonl.card.md").read_text()
     assert format_of(to) == "chat"
     assert task_key(Task("a", 1)) == task_key(Task("a", 1, agent_seed=5))

@@ -136,5 +136,5 @@ def test_other_files_are_refused_by_what_they_hold(content, says, tmp_path):
         list(stored(tmp_path / "file.jsonl"))
     with pytest.raises(UsageError, match=r"has no episodes\.jsonl"):
         stored(tmp_path)
-    with pytest.raises(storage.StorageError, match="there is no file"):
+    with pytest.raises(UsageError, match="there is no file"):
         stored(tmp_path / "absent.jsonl")

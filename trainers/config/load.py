@@ -59,7 +59,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
 
 def with_data(recipe: str, overrides: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Return the id of a file or folder of questions, and the settings for its columns as keys; others as they are."""
-    if recipe not in recipes() and is_data(recipe):
+    if recipe not in recipes() and not recipe.startswith(f"{DATA}:") and is_data(recipe):
         recipe = f"{DATA}:{recipe}"
     if recipe.startswith(f"{DATA}:"):
         for key in (override.partition("=")[0] for override in overrides):

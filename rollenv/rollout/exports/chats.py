@@ -32,12 +32,17 @@ def chats_of(episode: StoredEpisode) -> Iterator[Json]:
         yield _clean(_chat(episode))
 
 
+def split_chat(chat: Json, at: int) -> tuple[Json, list[Json]]:
+    """Return ``prompt``, the messages before a place, with the ``tools``; and the messages after it."""
+    tools = {"tools": chat["tools"]} if "tools" in chat else {}
+    return {"prompt": chat["messages"][:at], **tools}, chat["messages"][at:]
+
+
 def completions_of(chat: Json) -> Iterator[Json]:
     """Yield ``prompt`` and ``completion``, both lists of messages, for each answer in a chat."""
-    messages = chat["messages"]
-    for at, message in enumerate(messages):
+    for at, message in enumerate(chat["messages"]):
         if message["role"] == "assistant":
-            yield {**chat, "prompt": messages[:at], "completion": [message]}
+            yield {**split_chat(chat, at)[0], "completion": [message]}
 
 
 def _chat(episode: StoredEpisode) -> Json:

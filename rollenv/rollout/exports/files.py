@@ -58,7 +58,6 @@ def export(
     where: str = "complete",
     form: str = "",
     split: float = 0.0,
-    watch: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Write stored episodes to a new file, without repetitions of a text for a task.
 
@@ -68,7 +67,6 @@ def export(
     Args:
         source: see :func:`~rollenv.rollout.records.stored.stored`.
         form: one of :data:`EXPORTS` or an entry point's; by default see :func:`format_of`.
-        watch: called for each episode that is read.
 
     Returns:
         The card, which is also written beside the file as ``FILE.card.json`` and ``FILE.card.md``.
@@ -80,42 +78,42 @@ def export(
     form = format_of(to, form)
     if not 0 <= split < 1:
         raise UsageError(f"the share of the test split is from 0 to below 1, not {split}")
-    files = {"train": to, "test": to.with_name(f"{to.name.split('.')[0]}.test{''.join(_endings(to))}")}
-    if not split:
-        files = {"": to}
-    for file in files.values():
-        if file.exists():
-            raise UsageError(f"{file} exists: remove it, or choose another name with --to")
+    name, _, endings = to.name.partition(".")
+    files = {"train": to, "test": to.with_name(f"{name}.test.{endings}")} if split else {"": to}
+    if there := [str(file) for file in files.values() if file.exists()]:
+        raise UsageError(f"{there[0]} exists: remove it, or choose another name with --to")
+    counts: dict[str, Counter[str]] = {}
+    partial = to.with_name(f".{os.getpid()}.partial{to.suffix}")
+
+    def chosen(side: str) -> Iterator[StoredEpisode]:
+        for episode in stored(source, Where(where)):
+            if _side(episode.trajectory.task, split) == side:
+                card.add(episode)
+                yield episode
+
+    card = _Card()
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {to}: {error.strerror}; choose another place with --to") from error
-    card = _Card(form, where)
-    rows = {}
-    for side, file in files.items():
-        chosen = (each for each in stored(source, Where(where)) if _side(each.trajectory.task, split) in (side, ""))
-        tally: Counter[str] = Counter()
-        partial = file.with_name(f".{os.getpid()}.partial{file.suffix}")
-        try:
-            _write(partial, form, card.reading(chosen, tally, watch), tally)
+        for side, file in files.items():
+            tally = counts[str(file)] = Counter()
+            _write(partial, form, chosen(side), tally)
             if tally["rows"]:
                 os.replace(partial, file)
-        except OSError as error:
-            raise UsageError(
-                f"cannot write {file}: {error.strerror or error}; choose another place with --to"
-            ) from error
-        finally:
-            if partial.exists():
-                partial.unlink()
-        rows[str(file)] = dict(tally)
-    if not any(counts.get("rows") for counts in rows.values()):
-        left = {name: n for counts in rows.values() for name, n in counts.items() if n}
-        raise UsageError(f"nothing of {source} is left to write where {where!r}: {left or 'no episode is chosen'}")
-    return card.save(to, source, split, rows)
-
-
-def _endings(to: Path) -> list[str]:
-    return [f".{part}" for part in to.name.split(".")[1:]]
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError(f"cannot write {to}: {why}; choose another place with --to") from error
+    finally:
+        if partial.exists():
+            partial.unlink()
+    if not any(tally["rows"] for tally in counts.values()):
+        left = [f"{n} {name}" for tally in counts.values() for name, n in tally.items() if n]
+        raise UsageError(f"nothing of {source} is left to write where {where!r}: {', '.join(left) or 'no episode'}")
+    about = {"files": counts, "format": form, "source": str(source), "where": where, "split": split} | card.to_dict()
+    text = json.dumps(about, indent=2) + "\n"
+    to.with_name(f"{to.name}.card.json").write_text(text, encoding="utf-8")
+    told = f"# {to.name}\n\n{EXPORTS.get(form, form)}\n\n```json\n{text}```\n"
+    to.with_name(f"{to.name}.card.md").write_text(told, encoding="utf-8")
+    return about
 
 
 def task_key(task: Task) -> str:
@@ -140,16 +138,21 @@ def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Coun
         rows = _with_tools_of_verl(list(rows))
     elif form in EXPORTS:  # TRL reads functions as JSON text, too, which Arrow does not change
         rows = ({**row, "tools": json.dumps(row["tools"])} if "tools" in row else row for row in rows)
-    if file.suffix == ".parquet":
-        require_extra("pyarrow", "envs", "Parquet")
-        importlib.import_module("pyarrow.parquet").write_table(_table(rows), file)
-        return
-    with open(file, "w", encoding="ascii") as out:
-        out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    try:
+        if file.suffix == ".parquet":
+            table = _table(rows)
+            importlib.import_module("pyarrow.parquet").write_table(table, file)
+            return
+        with open(file, "w", encoding="ascii") as out:
+            out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+    except UsageError:  # of the condition
+        raise
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"a row does not fit {file.suffix}: {error}") from error
 
 
 def _table(rows: Iterable[Json]) -> Any:
-    return importlib.import_module("pyarrow").Table.from_pylist(list(rows))
+    return require_extra("pyarrow", "envs", "Parquet").Table.from_pylist(list(rows))
 
 
 def _with_tools_of_verl(rows: list[Json]) -> list[Json]:
@@ -158,7 +161,6 @@ def _with_tools_of_verl(rows: list[Json]) -> list[Json]:
     Parquet gives each function the parameters of all others if they differ, as null.
     """
     tools = [{"tools": row.get("tools") or []} for row in rows]
-    require_extra("pyarrow", "envs", "Parquet")
     with contextlib.suppress(ValueError, TypeError):  # functions whose parameters do not fit one type
         if _table(tools).to_pylist() == tools:
             return [row | own if own["tools"] else row for row, own in zip(rows, tools, strict=True)]
@@ -166,7 +168,7 @@ def _with_tools_of_verl(rows: list[Json]) -> list[Json]:
     for row in rows:
         first, *rest = row["messages"]
         about = call_instructions(row.get("tools") or [], "hermes")
-        content = "\n\n".join(filter(None, (about, first["content"])))
+        content = f"{about}\n\n{first['content']}" if about else first["content"]
         written.append({"messages": [{**first, "content": content}, *rest]})
     return written
 
@@ -178,15 +180,11 @@ def _rows(form: str, episodes: Iterable[StoredEpisode], tally: Counter[str]) -> 
         each = ((task_key(e.trajectory.task), e.trajectory.reward, chat) for e in rewarded for chat in chats_of(e))
         yield from pairs_of(each, tally)
         return
-    other = load(GROUP, form) if form not in EXPORTS else None
     for episode in episodes:
-        task = task_key(episode.trajectory.task)
-        if other is not None:
-            yield task, other(episode.trajectory)
-            continue
-        for chat in chats_of(episode):
-            for row in completions_of(chat) if form == "completions" else [chat]:
-                yield task, {name: value for name, value in row.items() if form != "completions" or name != "messages"}
+        rows: Iterable[Json] = chats_of(episode) if form in EXPORTS else [load(GROUP, form)(episode.trajectory)]
+        if form == "completions":
+            rows = (row for chat in rows for row in completions_of(chat))
+        yield from ((task_key(episode.trajectory.task), row) for row in rows)
 
 
 def _distinct(rows: Iterable[tuple[str, Any]], text: Callable[[Any], Any], tally: Counter[str]) -> Iterator[Any]:
@@ -205,47 +203,31 @@ def _distinct(rows: Iterable[tuple[str, Any]], text: Callable[[Any], Any], tally
 class _Card:
     """What an export is made of."""
 
-    def __init__(self, form: str, where: str):
-        self.form, self.where = form, where
+    def __init__(self) -> None:
         self.environments: Counter[str] = Counter()
-        self.models: set[str] = set()
+        self.models: Counter[str] = Counter()
         self.tasks: set[str] = set()
         self.versions: set[int] = set()
         self.rewards: list[float] = []
         self.successes = self.without_prompts = 0
 
-    def reading(
-        self, episodes: Iterable[StoredEpisode], tally: Counter[str], watch: Callable[[], None]
-    ) -> Iterator[StoredEpisode]:
-        for episode in episodes:
-            watch()
-            self.add(episode)
-            tally["episodes"] += 1
-            yield episode
-
     def add(self, episode: StoredEpisode) -> None:
         t: Trajectory = episode.trajectory
-        self.environments[t.task.env_id if episode.session is None else "gateway"] += 1
+        self.environments["gateway" if episode.session else t.task.env_id] += 1
+        self.models[episode.run.agent if episode.run else ""] += 1
         self.tasks.add(task_key(t.task))
-        if episode.run is not None:
-            self.models.add(episode.run.agent)
         self.versions |= {turn.policy_version for turn in t.turns if turn.response_ids}
         self.rewards.append(t.reward)
         self.successes += t.success
         self.without_prompts += any(turn.response_ids and not turn.prompt_ids for turn in t.turns)
 
-    def save(self, to: Path, source: str | Path, split: float, files: dict[str, Any]) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         from rollenv import __version__
 
         n = len(self.rewards)
-        card = {
-            "files": files,
-            "format": self.form,
-            "source": str(source),
-            "where": self.where,
-            "split": split,
+        return {
             "environments": dict(self.environments.most_common()),
-            "models": sorted(self.models - {""}),
+            "models": sorted(self.models.keys() - {""}),
             "weights": [min(self.versions), max(self.versions)] if self.versions else [],
             "tasks": len(self.tasks),
             "episodes": n,
@@ -254,12 +236,3 @@ class _Card:
             "episodes_without_prompts": self.without_prompts,
             "rollenv": __version__,
         }
-        lines = [f"| {name} | {_shown(value)} |" for name, value in card.items()]
-        text = "\n".join([f"# {to.name}", "", EXPORTS.get(self.form, self.form), "", "| | |", "|---|---|", *lines, ""])
-        to.with_name(f"{to.name}.card.md").write_text(text, encoding="utf-8")
-        to.with_name(f"{to.name}.card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
-        return card
-
-
-def _shown(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ") if isinstance(value, str) else json.dumps(value)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rollenv.rollout.exports.chats import Json
+from rollenv.rollout.exports.chats import Json, split_chat
 
 
 def pairs_of(chats: Iterable[tuple[str, float, Json]], counts: Counter[str]) -> Iterator[tuple[str, Json]]:
@@ -19,29 +19,24 @@ def pairs_of(chats: Iterable[tuple[str, float, Json]], counts: Counter[str]) -> 
     Args:
         chats: task, return and messages of each episode; chats of one task are paired if they begin alike.
     """
-    groups: dict[tuple[str, str], list[tuple[float, Json]]] = {}
+    groups: dict[tuple[str, str], list[tuple[float, list[Json]]]] = {}
+    prompts: dict[tuple[str, str], Json] = {}
     for task, reward, chat in chats:
-        first = next((i for i, m in enumerate(chat["messages"]) if m["role"] == "assistant"), len(chat["messages"]))
-        prompt = {**chat, "messages": chat["messages"][:first]}
-        answer = {"prompt": prompt["messages"], "answer": chat["messages"][first:]}
-        more = {"tools": chat["tools"]} if "tools" in chat else {}
-        groups.setdefault((task, json.dumps(prompt)), []).append((reward, answer | more))
-    for (task, _), group in groups.items():
+        roles = [message["role"] for message in chat["messages"]]
+        prompt, answer = split_chat(chat, roles.index("assistant"))
+        key = task, json.dumps(prompt)
+        prompts[key] = prompt
+        groups.setdefault(key, []).append((reward, answer))
+    for key, group in groups.items():
         group.sort(key=lambda each: -each[0])
-        pairs = [(group[i], group[-1 - i]) for i in range(len(group) // 2)]
+        pairs = [(group[at], group[-1 - at]) for at in range(len(group) // 2)]
         uneven = [(better, worse) for better, worse in pairs if better[0] > worse[0]]
         counts["tasks with one return"] += not uneven
         for (high, chosen), (low, rejected) in uneven:
-            if _texts(chosen["answer"]) == _texts(rejected["answer"]):
+            if _texts(chosen) == _texts(rejected):
                 counts["pairs of equal texts"] += 1
-                continue
-            more = {"tools": chosen["tools"]} if "tools" in chosen else {}
-            yield (
-                task,
-                {"prompt": chosen["prompt"], "chosen": chosen["answer"], "rejected": rejected["answer"]}
-                | more
-                | {"margin": high - low},
-            )
+            else:
+                yield key[0], {**prompts[key], "chosen": chosen, "rejected": rejected, "margin": high - low}
 
 
 def _texts(messages: list[Json]) -> list[Any]:

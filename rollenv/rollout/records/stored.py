@@ -15,7 +15,7 @@ from rollenv.core.errors import UsageError
 from rollenv.report.folders import EPISODES, Run, find_runs, open_run
 from rollenv.rollout.records.plain import from_plain
 from rollenv.rollout.records.sessions import session_trajectory
-from rollenv.rollout.records.storage import StorageError, json_lines, read
+from rollenv.rollout.records.storage import json_lines, read
 from rollenv.rollout.records.where import Where
 from rollenv.rollout.types import Group, Trajectory
 
@@ -65,7 +65,7 @@ def stored(path: str | Path, where: str | Where = "") -> Iterator[StoredEpisode]
     elif path.is_file():
         episodes = _of_file(path)
     else:
-        raise StorageError(f"there is no file or folder {str(path)!r}")
+        raise UsageError(f"there is no file or folder {str(path)!r}")
     return _chosen(episodes, chosen)
 
 

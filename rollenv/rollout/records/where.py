@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import operator
+import operator as op
 from collections.abc import Callable
 from typing import Any
 
@@ -32,34 +32,14 @@ NAMES: dict[str, Callable[[Trajectory], Any]] = {
     "seconds": lambda t: t.seconds,
     "answer": lambda t: t.turns[-1].text if t.turns else None,
 }
-#: Names whose value the trajectory does not hold.
-OUTSIDE = ("iteration",)
-
 _LONGEST = 2000
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-}
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.Not: operator.not_,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
-_PARTS = (ast.Constant, ast.Name, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Tuple, ast.List)
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Eq: op.eq, ast.NotEq: op.ne, ast.Lt: op.lt, ast.LtE: op.le, ast.Gt: op.gt, ast.GtE: op.ge,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b, ast.And: all, ast.Or: any, ast.Not: op.not_,
+    ast.Add: op.add, ast.Sub: op.sub, ast.Mult: op.mul, ast.Div: op.truediv, ast.FloorDiv: op.floordiv, ast.Mod: op.mod,
+    ast.USub: op.neg, ast.UAdd: op.pos,
+}  # fmt: skip
+_PARTS = (*_OPERATORS, ast.Name, ast.Load, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Tuple, ast.List)
 
 
 class Where:
@@ -73,21 +53,19 @@ class Where:
 
     def __init__(self, text: str = ""):
         self.text = text.strip()
-        self._unmet: set[str] = set()
-        """Names that no episode had so far."""
         self._metrics: set[str] = set()
-        self._tree: ast.expr | None = None
-        if not self.text:
-            return
+        """The names of metrics so far."""
         try:
             if len(self.text) > _LONGEST:
                 raise ValueError(f"it has {len(self.text)} characters; the most are {_LONGEST}")
-            self._tree = ast.parse(self.text, mode="eval").body
+            self._tree = ast.parse(self.text or "True", mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise self._error(getattr(error, "msg", None) or str(error) or type(error).__name__) from None
-        todo: list[ast.expr] = [self._tree]
-        while todo:
-            todo += self._inner(todo.pop())
+        for node in ast.walk(self._tree):
+            constant = isinstance(node, ast.Constant) and isinstance(node.value, str | int | float)
+            if not constant and not isinstance(node, _PARTS):
+                part = (isinstance(node, ast.expr) and ast.get_source_segment(self.text, node)) or type(node).__name__
+                raise self._error(f"{part[:60]!r} is no comparison, name, number, text or arithmetic")
 
     def __call__(self, trajectory: Trajectory, iteration: int | None = None) -> bool:
         """Return whether an episode is chosen.
@@ -95,82 +73,60 @@ class Where:
         Raises:
             UsageError: values of different kinds are compared.
         """
-        if self._tree is None:
-            return True
         self._metrics |= trajectory.metrics.keys()
+
+        def look_up(name: str) -> Any:
+            if name == "iteration":
+                return iteration
+            return NAMES[name](trajectory) if name in NAMES else trajectory.metrics.get(name)
+
         try:
-            return bool(self._value(self._tree, trajectory, iteration))
+            return bool(self._value(self._tree, look_up))
         except RecursionError:
             raise self._error("it is nested too deeply") from None
 
     def check_names(self) -> None:
-        """Check, after the last episode, that every name was one of a metric.
+        """Check, after the last episode, that every other name was one of a metric.
 
         Raises:
             UsageError: no episode had a metric of a name.
         """
-        if unknown := sorted(self._unmet - self._metrics):
-            known = ", ".join(sorted([*NAMES, *OUTSIDE, *self._metrics]))
-            raise self._error(f"no episode has a {unknown[0]!r}; the names are {known}")
+        known = sorted({*NAMES, "iteration", *self._metrics})
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Name) and node.id not in known:
+                raise self._error(f"no episode has a {node.id!r}; the names are {', '.join(known)}")
 
     def _error(self, why: str) -> UsageError:
         return UsageError(f"the condition {self.text[:100]!r} cannot be used: {why}")
 
-    def _inner(self, node: ast.expr) -> list[ast.expr]:
-        """Check one part of the expression, and return the parts inside it."""
-        operators: list[Any] = []
-        if isinstance(node, ast.Compare):
-            operators = [op for op in node.ops if type(op) not in _COMPARE]
-        elif isinstance(node, ast.BinOp):
-            operators = [node.op] if type(node.op) not in _ARITHMETIC else []
-        elif isinstance(node, ast.UnaryOp):
-            operators = [node.op] if type(node.op) not in _UNARY else []
-        constant = not isinstance(node, ast.Constant) or isinstance(node.value, str | int | float)
-        if not isinstance(node, _PARTS) or operators or not constant:
-            part = ast.get_source_segment(self.text, node) or type(node).__name__
-            raise self._error(f"{part[:60]!r} is no comparison, name, number, text or arithmetic")
-        if isinstance(node, ast.Name) and node.id not in NAMES and node.id not in OUTSIDE:
-            self._unmet.add(node.id)
-        return [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
-
-    def _value(self, node: ast.expr, t: Trajectory, iteration: int | None) -> Any:
+    def _value(self, node: ast.expr, look_up: Callable[[str], Any]) -> Any:
         """Return the value of a part; None if it is missing."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
-            if node.id in OUTSIDE:
-                return iteration
-            return NAMES[node.id](t) if node.id in NAMES else t.metrics.get(node.id)
+            return look_up(node.id)
         if isinstance(node, ast.Tuple | ast.List):
-            return [self._value(each, t, iteration) for each in node.elts]
+            return [self._value(each, look_up) for each in node.elts]
         if isinstance(node, ast.BoolOp):
-            values = (bool(self._value(each, t, iteration)) for each in node.values)
-            return all(values) if isinstance(node.op, ast.And) else any(values)
+            return _OPERATORS[type(node.op)](bool(self._value(each, look_up)) for each in node.values)
         if isinstance(node, ast.UnaryOp):
-            value = self._value(node.operand, t, iteration)
-            if isinstance(node.op, ast.Not):
-                return not value
-            return self._apply(_UNARY[type(node.op)], value)
+            value = self._value(node.operand, look_up)
+            return not value if isinstance(node.op, ast.Not) else self._apply(node.op, value)
         if isinstance(node, ast.BinOp):
-            left, right = self._value(node.left, t, iteration), self._value(node.right, t, iteration)
-            if isinstance(left, str | list) or isinstance(right, str | list):
+            values = self._value(node.left, look_up), self._value(node.right, look_up)
+            if any(isinstance(value, str | list) for value in values):
                 raise self._error("texts and lists have no arithmetic")
-            return self._apply(_ARITHMETIC[type(node.op)], left, right)
+            return self._apply(node.op, *values)
         assert isinstance(node, ast.Compare)
-        left = self._value(node.left, t, iteration)
-        for op, part in zip(node.ops, node.comparators, strict=True):
-            right = self._value(part, t, iteration)
-            if not self._apply(_COMPARE[type(op)], left, right):
-                return False
-            left = right
-        return True
+        each = [self._value(part, look_up) for part in (node.left, *node.comparators)]
+        return all(self._apply(*step) for step in zip(node.ops, each, each[1:], strict=False))
 
-    def _apply(self, function: Callable[..., Any], *values: Any) -> Any:
+    def _apply(self, operator: ast.AST, *values: Any) -> Any:
         """Return the result of an operator; None if a value is missing or the result is no number."""
         if any(value is None for value in values):
             return None
         try:
-            return function(*values)
+            return _OPERATORS[type(operator)](*values)
         except (ZeroDivisionError, OverflowError):
             return None
         except TypeError:
