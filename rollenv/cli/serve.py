@@ -72,9 +72,13 @@ def command(
     group_reward: str = typer.Option(
         "", metavar="MODULE:FUNCTION", help="Function to score groups for OpenReward clients."
     ),
+    packages: Path = typer.Option(
+        None, metavar="INDEX", help="Folder of `rollenv publish`, to list on the page and to serve below /packages."
+    ),
     any_arguments: bool = typer.Option(False, help="Accept environment arguments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
+    from rollenv.package_index import read_catalog
     from rollenv.sandbox.backends import DEFAULT, chosen
     from rollenv.serve import auth
     from rollenv.serve.logs import write_to_stderr
@@ -90,6 +94,8 @@ def command(
         return
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
+    if packages:
+        read_catalog(str(packages))  # fails before the server starts
     limits = SessionLimits(
         sessions=sessions,
         each=Quota(per_client, rate, compute),
@@ -108,6 +114,7 @@ def command(
         drain=drain,
         silence=silence,
         group_reward=group_reward,
+        packages=packages,
         traces=traces,
         sessions=limits,
         sandboxes=SandboxLimits(sandboxes=sandboxes, idle=idle),

@@ -26,7 +26,8 @@ with extra("serve", "rollenv serve"):
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect, HTTPConnection, Request
     from starlette.responses import PlainTextResponse, Response
-    from starlette.routing import BaseRoute, Route, WebSocketRoute
+    from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+    from starlette.staticfiles import StaticFiles
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: Maximum bytes of a request's body, and maximum seconds for its arrival.
@@ -85,6 +86,14 @@ def make_app(server: EnvServer) -> ASGIApp:
         for route in added:
             mark_opened(route, name)
         routes += added
+    if index := server.settings.packages:
+        files = StaticFiles(directory=index, html=True)
+
+        async def packages(scope: Scope, receive: Receive, send: Send) -> None:
+            server.client(Request(scope), "environments")
+            await files(scope, receive, send)
+
+        routes.append(Mount("/packages", packages))
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -53,6 +53,8 @@ class Settings:
     """Seconds without a message after which a connection is closed."""
     group_reward: str = ""
     """``module:function`` that scores groups for the protocol ``ors``."""
+    packages: Path | None = None
+    """Folder of an index of packages (:mod:`rollenv.package_index`)."""
     traces: bool = False
     """Send traces to an OpenTelemetry collector."""
     sessions: SessionLimits = field(default_factory=SessionLimits)

@@ -12,11 +12,13 @@ import pytest
 from waiting import eventually
 
 import rollenv
+from rollenv import package_index
 from rollenv.agents.prompts.session import shown
 from rollenv.core.drawing import draw
 from rollenv.core.registry import list_envs
+from rollenv.package_index import IndexedPackage, sha256
 
-API = ("me", "catalogue", "card", "open", "replay", "sessions", "watch", "link", "health", "check", "end")
+API = ("me", "catalogue", "packages", "card", "open", "replay", "sessions", "watch", "link", "health", "check", "end")
 SOKOBAN, BOXED = "game:Sokoban-v0-tiny", "game:Sokoban-v0-easy"
 PARSES_MARKUP = re.compile(
     r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|setHTML|srcdoc"
@@ -447,6 +449,25 @@ def keys(serve, tmp_path):
         return {who: Page(served.http, token) for who, token in (tokens | {"nobody": "", "wrong": "rollenv_x"}).items()}
 
     return start
+
+
+def test_published_packages_are_listed_and_served_to_who_has_a_token(keys, tmp_path, rollenv_command):
+    wheel = tmp_path / "coin_env-1.0-py3-none-any.whl"
+    wheel.write_bytes(b"a wheel")
+    package = IndexedPackage("coin-env", "1.0", wheel.name, sha256(b"a wheel"), ())
+    package_index.add(tmp_path / "index", wheel, package, {"coin_env:Coin-v0": {}})
+    pages = keys("--packages", str(tmp_path / "index"))
+    (row,) = pages["ann"].ask("packages")
+    assert (row["name"], row["version"], row["ids"]) == ("coin-env", "1.0", ["coin_env:Coin-v0"])
+    url = str(pages["ann"].http.base_url).replace("://", "://any:{}@") + "/packages"
+    allowed = url.format(pages["ann"].http.headers["authorization"].partition(" ")[2])
+    found = package_index.find(allowed, "coin-env")
+    assert package_index.fetch_wheel(allowed, found, tmp_path / "index").read_bytes() == b"a wheel"
+    assert wheel.name in pages["ann"].http.get("/packages/coin-env/").text, "as pip reads it"
+    assert pages["nobody"].http.get("/packages/rollenv.json").status_code == 401
+    for outside in ("/packages/%2e%2e/tokens.toml", "/packages/nothing"):
+        assert pages["ann"].http.get(outside).status_code == 404
+    assert "no index of packages" in rollenv_command("serve", "--packages", str(tmp_path)).stderr
 
 
 @pytest.mark.integration

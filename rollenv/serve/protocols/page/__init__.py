@@ -6,8 +6,10 @@ protocols.
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from rollenv import __version__
 from rollenv.core import drawing
 from rollenv.core.errors import RollenvError
+from rollenv.package_index import read_catalog
 from rollenv.remote.protocol import NotAllowed, error_answer
 from rollenv.report.plain import plain
 from rollenv.serve.auth import Client
@@ -64,9 +67,14 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         await server.readiness.problems()
         return samples.readiness()
 
+    async def packages(client: Client, params: Nothing) -> Any:
+        index = server.settings.packages
+        return [asdict(package) for package in await asyncio.to_thread(read_catalog, str(index))] if index else []
+
     handlers: dict[str, tuple[str | None, type[BaseModel], _Handler]] = {
         "me": (None, Nothing, me),
         "catalogue": ("environments", Nothing, catalogue.rows),
+        "packages": ("environments", Nothing, packages),
         "card": ("environments", episodes.CardRequest, catalogue.card),
         "open": ("environments", episodes.Open, plays.open),
         "reset": ("environments", episodes.Reset, plays.reset),

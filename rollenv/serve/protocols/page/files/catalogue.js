@@ -10,10 +10,17 @@ const kept = {text: "", group: "", marks: new Set()};  // while the page is open
 
 export function catalogueView({denied}) {
   const node = el("section", {}, el("h1", {}, "Environments"), el("p", {class: "dim", role: "status"}, "Loading…"));
-  return {title: "Environments", node, start: () => ask("catalogue").then(data => fill(node, data), error => node.lastChild.replaceWith(denied(error)))};
+  return {title: "Environments", node, start: () => Promise.all([ask("catalogue"), ask("packages")]).then(([data, packages]) => fill(node, data, packages), error => node.lastChild.replaceWith(denied(error)))};
 }
 
-function fill(node, {envs, texts, groups}) {
+function packageTable(packages) {
+  const index = `${location.origin}${location.pathname.replace(/\/$/, "")}/packages`;
+  const rows = packages.map(each => [bdi(each.name), visible(each.version), visible(each.ids.join(", ")), code(`rollenv install ${each.name}==${each.version} --from ${index}`)]);
+  return el("details", {}, el("summary", {}, `${plural(packages.length, "package")} to install on your machine`),
+            table(["Name", "Version", "Environments", "Install"], rows, {"aria-label": "Packages"}));
+}
+
+function fill(node, {envs, texts, groups}, packages) {
   const rows = envs.map(([id, text, marks]) => {
     const group = id.slice(0, id.indexOf(":"));
     const row = el("li", {}, link("", envLink(id), {class: "envrow"}));
@@ -52,7 +59,7 @@ function fill(node, {envs, texts, groups}) {
     none.hidden = count > 0;
   };
   filter();
-  node.replaceChildren(el("h1", {}, "Environments"), el("div", {class: "row filters"}, search, group, chips), about, status, list, none);
+  node.replaceChildren(el("h1", {}, "Environments"), el("div", {class: "row filters"}, search, group, chips), about, ...(packages.length ? [packageTable(packages)] : []), status, list, none);
 }
 
 // -- a card ------------------------------------------------------------------------------------------------------------
