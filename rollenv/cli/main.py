@@ -30,6 +30,7 @@ from rollenv.cli import (
     list,
     new,
     play,
+    probe,
     publish,
     serve,
     train,
@@ -87,6 +88,7 @@ def _print_error(text: str) -> None:
 _COMMANDS = {
     "train": train,
     "eval": eval,
+    "probe": probe,
     "episode": episode,
     "bench": bench,
     "health": health,
