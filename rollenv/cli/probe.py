@@ -25,7 +25,6 @@ from rollenv.cli.common import (
     describe_data,
     error_console,
     make_agent,
-    model_folder,
     progress_console,
     with_agent_options,
 )
@@ -148,11 +147,12 @@ def _player(
     from rollenv.agents.local import LocalAgent
     from rollenv.agents.prompts.session import AGENT_FILE
     from rollenv.core.wrappers.factory import with_tokenizer
+    from rollenv.gguf import newest_checkpoint
     from rollenv.trainers.models import initial_agent
     from rollenv.trainers.prompts import prompt_of
 
     logging.disable_progress_bar()
-    path = path if path == "tiny" else str(model_folder(Path(os.path.expanduser(path))))
+    path = path if path == "tiny" else str(newest_checkpoint(Path(os.path.expanduser(path))))
     config = load_config(env, [f"model={json_module.dumps(path)}", *given])
     if Path(path, AGENT_FILE).exists():  # it plays as it was trained
         return config, make_agent(agent, options), None
