@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from rollenv.trainers.config import load_config
+from rollenv.trainers.reward_model import RewardModel, RewardModelConfig, RewardModelTrainer
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
@@ -44,13 +45,17 @@ kind, model_path, data, out, packing = sys.argv[1:]
 how = dict(output_dir=out + ".d", use_cpu=True, bf16=False, gradient_checkpointing=False, max_grad_norm=0.0,
            learning_rate=0.0, max_steps=1, report_to=[], logging_steps=1, save_strategy="no", max_length=None,
            per_device_train_batch_size=8, disable_tqdm=True, seed=0)
-model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+model = None if kind == "reward" else AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
 tokenizer = AutoTokenizer.from_pretrained(model_path)
 rows = load_dataset("json", data_files=data, split="train")
 if kind == "sft":
     if packing == "packed":
         how |= dict(packing=True, max_length=512, per_device_train_batch_size=1)
     args, make = trl.SFTConfig(assistant_only_loss=True, **how), trl.SFTTrainer
+elif kind == "reward":
+    from transformers import AutoModelForSequenceClassification
+    model = AutoModelForSequenceClassification.from_pretrained(model_path, num_labels=1, dtype=torch.float32)
+    args, make = trl.RewardConfig(**how), trl.RewardTrainer
 elif kind == "kto":
     args, make = trl.KTOConfig(beta=0.1, train_sampling_strategy="sequential", **how), trl.KTOTrainer
 else:
@@ -134,18 +139,38 @@ def ours(kind: str, model: Path, rows: Path, run: Path) -> tuple[float, dict[str
     return metrics["loss"], gradients
 
 
+def our_reward_model(model: Path, rows: Path, run: Path) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
+    """Return the loss and gradients of a reward model in a folder."""
+    config = RewardModelConfig(data=[str(rows)], model=str(model), held_out=0, size=8, max_grad_norm=1e9)
+    trainer = RewardModelTrainer(config, RunDir(run))
+    trainer.model = RewardModel.load(model)
+    gradients: dict[str, np.ndarray[Any, Any]] = {}
+
+    def keep() -> None:
+        weights = dict(trainer.model.model.named_parameters())
+        gradients.update({name: w.grad.numpy().copy() for name, w in weights.items() if w.grad is not None})
+
+    trainer.adam.step = keep  # type: ignore[method-assign, assignment]
+    return trainer.update(trainer.pairs)["loss"], gradients
+
+
 def compare(peer: str, kind: str, packing: str = "") -> dict[str, float]:
     """Return both losses, the difference of the losses, and the largest difference of a gradient."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_model(folder / "model")
+        if kind == "reward":
+            RewardModel.begin(str(folder / "model"), 0).save(folder / "model")
         make_rows(kind, folder / "rows.jsonl")
         command = [peer, "-c", PEER, kind, str(folder / "model"), str(folder / "rows.jsonl"), str(folder / "g.npz")]
         done = subprocess.run([*command, packing or "-"], capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr[-3000:])
         theirs = json.loads(done.stdout.strip().splitlines()[-1])["loss"]
-        loss, gradients = ours(kind, folder / "model", folder / "rows.jsonl", folder / "run")
+        if kind == "reward":
+            loss, gradients = our_reward_model(folder / "model", folder / "rows.jsonl", folder / "run")
+        else:
+            loss, gradients = ours(kind, folder / "model", folder / "rows.jsonl", folder / "run")
         known = np.load(folder / "g.npz")
         if set(known.files) != set(gradients):
             raise RuntimeError(f"gradients of other weights: {set(known.files) ^ set(gradients)}")
@@ -156,7 +181,7 @@ def compare(peer: str, kind: str, packing: str = "") -> dict[str, float]:
 
 if __name__ == "__main__":
     print(f"{'':10} {'ours':>12} {'TRL':>12} {'loss apart':>11} {'gradient apart':>15} {'largest':>9}")
-    for chosen in ("sft", "sft packed", "dpo", "ipo", "kto"):
+    for chosen in ("sft", "sft packed", "dpo", "ipo", "kto", "reward"):
         found = compare(sys.argv[1], *chosen.split())
         print(
             f"{chosen:10} {found['ours']:12.7f} {found['trl']:12.7f} {found['loss']:11.1e} {found['gradient']:15.1e} "

@@ -119,7 +119,7 @@ def load(folder: Path, *, plays: bool = True) -> tuple[LocalAgent, dict[str, Any
     Raises:
         CheckpointError: a file is missing, truncated or altered.
     """
-    _check_manifest(folder)
+    check_manifest(folder)
     try:
         about = json.loads((folder / "trainer.json").read_text())
         state, agent = states_of(folder), LocalAgent.load(folder, plays=plays)
@@ -154,7 +154,12 @@ def _write_manifest(folder: Path) -> None:
         _sync(path)
 
 
-def _check_manifest(folder: Path) -> None:
+def check_manifest(folder: Path) -> None:
+    """Compare a checkpoint's files with its manifest.
+
+    Raises:
+        CheckpointError: a file is missing, truncated or altered.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         known = {name: (about["bytes"], about["sha256"]) for name, about in manifest.items()}

@@ -34,6 +34,7 @@ from rollenv.cli import (
     probe,
     publish,
     regrade,
+    reward_model,
     serve,
     sft,
     train,
@@ -91,6 +92,7 @@ def _print_error(text: str) -> None:
 _COMMANDS = {
     "train": train,
     "sft": sft,
+    "reward-model": reward_model,
     "eval": eval,
     "probe": probe,
     "episode": episode,

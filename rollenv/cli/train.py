@@ -220,7 +220,7 @@ def _train(config: TrainConfig, run: RunDir) -> TrainingResult:
     gc.freeze()  # every full collection would walk over torch's objects again
     gc.set_threshold(100_000, 20, 20)  # a batch has a million small objects that stay in use until it is done
     before = [row["eval/success"] for row in read_rows(run.metrics_file) if "eval/success" in row]
-    with _Display(before[:1]) as display:
+    with Display(before[:1]) as display:
         return train_in(run, config, display.watch)
 
 
@@ -228,7 +228,7 @@ def _train(config: TrainConfig, run: RunDir) -> TrainingResult:
 _SILENCE = 30.0
 
 
-class _Display:
+class Display:
     """A live line on a terminal; elsewhere a line for every evaluation and finished stage, and every 30 s."""
 
     def __init__(self, evaluated: Sequence[float] = ()) -> None:
@@ -251,7 +251,7 @@ class _Display:
         self.evaluated = [*evaluated]
         """Success of the evaluations; the first is before RL."""
 
-    def __enter__(self) -> _Display:
+    def __enter__(self) -> Display:
         self.bar.start()
         return self
 
@@ -282,7 +282,7 @@ class _Display:
         formats = {"loss": "loss {:.3f}"}
         if stage == "training":
             formats = {"reward": "reward {:.2f}", "success": "success {:.2f}"}
-            if "epoch" in self.known:
+            if "epoch" in self.known or "eval/pairs" in self.known:
                 formats = {"loss": "loss {:.3f}", "eval/loss": "unseen rows {:.3f}", "accuracy": "right {:.2f}"}
         shown = [text.format(self.known[key]) for key, text in formats.items() if key in self.known]
         if stage == "training" and self.evaluated:

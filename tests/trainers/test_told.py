@@ -49,7 +49,7 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
     told = []
     monkeypatch.setattr(train_command.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(train_command.error_console, "print", lambda text, **_: told.append(text))
-    display = train_command._Display()
+    display = train_command.Display()
     for iteration in range(1, 8):
         clock[0] += 10
         display.watch("training", iteration, 100, {"tokens_per_s": 127.5 * 10 ** (iteration // 6), "reward": 0.25})
@@ -59,7 +59,7 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
 def test_progress_shows_a_gain_once_there_is_a_second_evaluation(monkeypatch):
     told = []
     monkeypatch.setattr(train_command.error_console, "print", lambda text, **_: told.append(text))
-    display = train_command._Display()
+    display = train_command.Display()
     for iteration, success in ((0, 0.07), (10, 0.4), (20, 0.5)):
         display.watch("training", iteration, 100, {"eval/success": success})
     assert told == [

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from rollenv.core.errors import UsageError
-from rollenv.trainers.config.section import Section, Weight, union, unless
+from rollenv.trainers.config.section import HomePath, Section, Weight, union, unless
 
 
 def _expression(pattern: str) -> str:
@@ -124,7 +124,17 @@ class JudgeReward(DomainReward):
     end the run, which can be resumed."""
 
 
-_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward
+class LearnedDomainReward(DomainReward):
+    """The score of a reward model of ``rollenv reward-model``, in standard deviations of its training scores."""
+
+    kind: Literal["learned"] = "learned"
+    path: HomePath
+    """The run's folder, or a checkpoint. Its tokenizer must be that of the trained model."""
+    clip: Weight = 3.0
+    """Clip at plus and minus this; 0 for no limit."""
+
+
+_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward | LearnedDomainReward
 AnyDomainReward = Annotated[
     _Domains, Field(discriminator="kind"), union("domains", "kind", _Domains, base=DomainReward)
 ]
@@ -140,6 +150,8 @@ class RewardsConfig(Section):
     ``prompts``, ``answers``, ``rows``, ... (see rollenv.trainers.rewards.FunctionReward)."""
     domains: list[AnyDomainReward] = Field(default_factory=list)
     """Rewards that are added to the environments', computed as each episode ends, while others are still played."""
+    own: float = 1.0
+    """Weight of the environment's own reward beside ``domains``; 0 to train on these alone."""
     group: str = ""
     """A function ``module:function`` that takes the list of a group's episodes and returns a number for each, which is
     added to its reward: for rankings, the best of several, diversity. It is not called in evaluations."""
@@ -188,4 +200,5 @@ class RewardsConfig(Section):
                 yield f"rewards.{name} is more tokens than rollout.max_new_tokens"
 
     def unused(self, run: Any) -> dict[str, str]:
-        return unless(not self.success_only, "rewards.success_only=false", "rewards", "group", "function")
+        played = unless(not self.success_only, "rewards.success_only=false", "rewards", "group", "function")
+        return played | unless(self.domains, "rewards.domains", "rewards.own")

@@ -14,7 +14,13 @@ from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward
+from rollenv.trainers.config.rewards import (
+    AnyDomainReward,
+    FormatReward,
+    InstructionsReward,
+    LearnedDomainReward,
+    LengthReward,
+)
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 from rollenv.trainers.rewards.base import Reward, Sum, domains
 from rollenv.trainers.rewards.function import FunctionReward
@@ -32,6 +38,7 @@ class DomainRewards:
     def __init__(self, config: TrainConfig):
         name = config.rewards.function
         self.function = FunctionReward(function_at(name, "rewards.function")) if name else None
+        self.own = config.rewards.own
         parts: dict[str, list[tuple[float, Reward]]] = {}
         self._names: dict[str, list[str]] = {}
         patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
@@ -51,7 +58,10 @@ class DomainRewards:
         self._running, self._since, self._seconds = 0, 0.0, 0.0
 
     async def __call__(self, trajectory: Trajectory) -> float:
-        own = await self.function(trajectory) if self.function else 0.0
+        if self.function:
+            own = await self.function(trajectory)
+        else:
+            own = (self.own - 1) * trajectory.own_reward  # a sum with the environment's, which is there
         pattern = pattern_of(self._rewards, list(domains(trajectory)))
         if pattern is None:
             return own
@@ -103,6 +113,10 @@ def _reward(settings: AnyDomainReward) -> Reward:
         return Format(settings.pattern, matched=settings.matched, missed=settings.missed)
     if isinstance(settings, LengthReward):
         return Overlong(settings.longest, settings.buffer)
+    if isinstance(settings, LearnedDomainReward):
+        from rollenv.trainers.rewards.learned import LearnedReward  # not above: it needs torch
+
+        return LearnedReward(settings.path, settings.clip)
     if isinstance(settings, InstructionsReward):
         rows = RowInstructions(settings.column, settings.arguments)
         return Instructions(rows if settings.column else settings.checks, partial=settings.partial)

@@ -1,0 +1,130 @@
+"""``rollenv reward-model``"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from pydantic import ValidationError
+from rich.table import Table
+
+from rollenv.cli.common import console, error_console
+from rollenv.core.arguments import value_of
+from rollenv.core.errors import MissingExtra, UsageError, did_you_mean
+from rollenv.core.needs import Package
+
+if TYPE_CHECKING:
+    from rollenv.trainers.reward_model import RewardModelConfig
+
+
+def command(
+    data: list[str] = typer.Argument(
+        metavar="DATA... [KEY=VALUE]...",
+        help="Stored episodes, whose groups are compared, or rows with chosen and rejected; then settings.",
+    ),
+    resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir."),
+    best_of: Path = typer.Option(
+        None, "--best-of", metavar="EPISODES", help="Show the best of n stored episodes by the model in DATA."
+    ),
+) -> None:
+    """Train a reward model on pairs, for rewards.domains of `rollenv train`."""
+    for package in (Package("torch", "train"), Package("transformers", "train")):
+        if not package.here:
+            raise MissingExtra(f"a reward model needs {package}, which is not installed: {package.hint}")
+    if best_of:
+        _show_best_of(data, best_of)
+        return
+    config = config_of(data)
+    from rollenv.cli.train import Display
+    from rollenv.trainers.reward_model import RewardModelTrainer
+    from rollenv.trainers.run_dir import RunDir, next_free
+
+    path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), "reward-model")
+    if resume != path.exists():
+        raise UsageError(
+            f"there is no run in {path} to resume" if resume else f"{path} exists: continue it with --resume"
+        )
+    run = RunDir(path)
+    settings = json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
+    if resume and run.config_file.read_text() != settings:
+        raise UsageError(f"cannot resume {path} with other settings than those of its config.json")
+    console.print(f"writing to {path}", soft_wrap=True, markup=False)
+    with Display() as display:
+        trainer = RewardModelTrainer(config, run, display.watch)
+        path.mkdir(parents=True, exist_ok=True)
+        run.config_file.write_text(settings)
+        last = trainer.fit()
+    table = Table("on held-out tasks", "", box=None, header_style="bold")
+    for name in ("loss", "accuracy", "accuracy_of_lengths", "pairs"):
+        if (key := f"eval/{name}") in last:
+            table.add_row(name.replace("_", " "), f"{last[key]:.3f}".removesuffix(".000"))
+    console.print(table)
+    console.print(f"model: {path}", soft_wrap=True, markup=False)
+    console.print(f'use it with: rewards.domains=[{{kind="learned", path="{path}"}}] rewards.own=0', markup=False)
+
+
+def config_of(words: Sequence[str]) -> RewardModelConfig:
+    """Read paths and settings.
+
+    Raises:
+        UsageError: a key is unknown, or a value refused.
+    """
+    from rollenv.trainers.reward_model import RewardModelConfig
+
+    given: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if Path(word).exists() or not equals:
+            given.setdefault("data", []).append(word)
+        elif key not in RewardModelConfig.model_fields:
+            hint = did_you_mean(key, RewardModelConfig.model_fields, form=repr)
+            raise UsageError(f"there is no key {key!r}; {hint}".removesuffix("; "))
+        else:
+            given[key] = value_of(text)
+    try:
+        return RewardModelConfig.model_validate(given)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise UsageError(f"{'.'.join(map(str, wrong['loc'])) or 'settings'}: {wrong['msg']}") from error
+
+
+def _show_best_of(models: Sequence[str], pool: Path) -> None:
+    from rollenv.rollout.records.stored import stored_episodes
+    from rollenv.trainers.reward_model import RewardModel
+
+    if len(models) != 1:
+        raise UsageError("--best-of takes one reward model, and the episodes to choose from")
+    model, tasks = RewardModel.load(models[0]), dict[str, list[tuple[float, float]]]()
+    for trajectory in stored_episodes(pool, "complete"):
+        proxy = model.rewards([trajectory])[0]
+        tasks.setdefault(repr(trajectory.task), []).append((proxy, trajectory.own_reward))
+    sizes = sorted({len(each) for each in tasks.values()})
+    if not sizes or sizes[0] < 2:
+        raise UsageError(f"{pool} needs at least two episodes of every task: play it with `rollenv eval -k N --out`")
+    table = Table("best of", "root of KL", "by the model", "true reward", box=None, header_style="bold")
+    rows = []
+    for n in [2**power for power in range(int(math.log2(sizes[0])) + 1)]:
+        chosen = [best_of(each, n) for each in tasks.values()]
+        proxy, true = (sum(pair[i] for pair in chosen) / len(chosen) for i in (0, 1))
+        away = math.sqrt(math.log(n) - (n - 1) / n)
+        rows.append({"n": n, "root_kl": away, "proxy": proxy, "true": true})
+        table.add_row(str(n), f"{away:.2f}", f"{proxy:.3f}", f"{true:.3f}")
+    console.print(table)
+    out = Path(models[0], "best_of.json")
+    out.write_text(json.dumps(rows, indent=2) + "\n")
+    error_console.print(f"{len(tasks)} tasks; written to {out}", soft_wrap=True, markup=False)
+
+
+def best_of(episodes: Sequence[tuple[float, float]], n: int) -> tuple[float, float]:
+    """Return the expected proxy and true reward of the best of n episodes by the proxy, over all choices of n.
+
+    The episode at rank r of m (the best is 1) is the best of C(m - r, n - 1) of the C(m, n) choices.
+    """
+    ranked, m = sorted(episodes, reverse=True), len(episodes)
+    weights = [math.comb(m - rank, n - 1) / math.comb(m, n) for rank in range(1, m + 1)]
+    proxy, true = (sum(w * pair[i] for w, pair in zip(weights, ranked, strict=True)) for i in (0, 1))
+    return proxy, true

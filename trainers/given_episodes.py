@@ -1,0 +1,214 @@
+"""Given episodes as groups of trajectories with tokens: stored ones, and rows of texts."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rollenv.agents.demonstrator import given_answer
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.imitated import imitated_answers
+from rollenv.core.errors import UsageError
+from rollenv.envs.data.own import is_data
+from rollenv.rollout.records.stored import stored_episodes
+from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers.config.algorithms import Kto, Preference
+from rollenv.trainers.sources.base import task_seed
+from rollenv.trainers.sources.given_rows import GivenRow, read_given_rows
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: ``report(stage, done, total, numbers)``
+Report = Callable[[str, int, int, dict[str, float]], None]
+
+
+def read_given(
+    paths: Sequence[str],
+    agent: LocalAgent,
+    compared: Preference | None,
+    where: str = "",
+    report: Report = lambda *_: None,
+) -> list[Group]:
+    """Read given episodes with the tokens of a model.
+
+    Args:
+        paths: folders and files of stored episodes, or of rows.
+        agent: the model, with its tokenizer and prompts.
+        compared: what learns from the groups; None to imitate each episode by itself.
+        where: condition on stored episodes.
+
+    Raises:
+        UsageError: a row cannot be learned; the text has file and row.
+    """
+    found: list[Group] = []
+    for path in map(Path, paths):
+        if is_data(str(path)) and not _has_episodes(path):
+            if where:
+                raise UsageError(f"a condition chooses among stored episodes; {path} has rows of texts")
+            found += _groups_of_rows([*read_given_rows(path)], agent, compared, report)
+        else:
+            found += given_episodes(path, where, agent, compared)
+    return found
+
+
+class Epochs(Generic[T]):
+    """An endless sequence of rows, each once per epoch, in an order of the seed and the epoch."""
+
+    def __init__(self, rows: Sequence[T], seed: int):
+        self.rows, self.seed = rows, seed
+        self._shuffled, self._order = -1, list[int]()
+
+    def batch(self, number: int, size: int) -> list[T]:
+        """Return the rows of a batch; the same whenever it is asked for."""
+        return [self._row(index) for index in range(number * size, (number + 1) * size)]
+
+    def _row(self, index: int) -> T:
+        epoch, place = divmod(index, len(self.rows))
+        if self._shuffled != epoch:
+            self._shuffled, self._order = epoch, [*range(len(self.rows))]
+            random.Random(task_seed(self.seed, "epoch", epoch)).shuffle(self._order)
+        return self.rows[self._order[place]]
+
+
+# -- stored episodes ---------------------------------------------------------------------------------------------------
+
+
+def _has_episodes(path: Path) -> bool:
+    """Return whether a file or folder holds trajectories, not rows of texts."""
+    if path.is_dir():
+        return any(path.glob("**/episodes.jsonl"))
+    if path.suffix not in (".jsonl", ".parquet"):
+        return False
+    try:
+        return next(stored_episodes(path), None) is not None
+    except Exception:  # of any reader: its rows then say what is wrong
+        return False
+
+
+def given_episodes(path: Path, where: str, agent: LocalAgent, compared: Preference | None) -> Iterator[Group]:
+    """Yield stored episodes: each by itself to imitate, those of one task together to compare."""
+    left_out = 0
+    tasks: dict[str, Group] = {}
+    for trajectory in stored_episodes(path, where):
+        trajectory = _with_tokens(trajectory, agent)
+        if not trajectory.complete or not trajectory.turns or not all(turn.prompt_ids for turn in trajectory.turns):
+            left_out += 1
+        elif compared:
+            tasks.setdefault(repr(trajectory.task), Group(trajectory.task, [])).trajectories.append(trajectory)
+        else:
+            skipped = {*trajectory.record.get("random_turns", ())}
+            turns = [replace(turn, reward=1.0) for n, turn in enumerate(trajectory.turns) if n not in skipped]
+            if turns:
+                yield Group(trajectory.task, [replace(trajectory, turns=turns)])
+    if left_out:
+        logger.warning("%s: %d episodes are left out: they failed, or their tokens were not kept", path, left_out)
+    yield from (group for group in tasks.values() if len(group.trajectories) > 1)
+
+
+def _with_tokens(trajectory: Trajectory, agent: LocalAgent) -> Trajectory:
+    """Return an episode of an endpoint, which has messages, with the tokens that the model would have read."""
+    if not trajectory.turns or not all(turn.messages for turn in trajectory.turns):
+        return trajectory
+    chat: list[dict[str, Any]] = []
+    for turn in trajectory.turns:
+        chat += [*turn.messages, {"role": "assistant", "content": turn.raw or turn.text}]
+    said = imitated_answers(_format(agent), chat)
+    turns = [_turn(t, *ids) for t, ids in zip(trajectory.turns, said, strict=True)]
+    return replace(trajectory, turns=turns)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def _groups_of_rows(
+    examples: list[GivenRow], agent: LocalAgent, compared: Preference | None, report: Report
+) -> list[Group]:
+    wanted = "label" if isinstance(compared, Kto) else "pair"
+    groups = []
+    for number, example in enumerate(examples):
+        if compared and example.kind != wanted:
+            columns = "prompt, completion and label" if wanted == "label" else "chosen and rejected"
+            raise UsageError(f"{example.where}: learning from preferences needs the columns {columns} here")
+        try:
+            groups += _group_of(example, agent, number, compared is not None)
+        except UsageError as error:
+            raise UsageError(f"{example.where}: {error}") from error
+        if number % 100 == 99:
+            report("reading", number + 1, len(examples), {})
+    if isinstance(compared, Kto) and len({group.trajectories[0].success for group in groups}) < 2:
+        raise UsageError("all labels are equal: KTO needs good and bad answers")
+    return groups
+
+
+def _group_of(example: GivenRow, agent: LocalAgent, number: int, compared: bool) -> list[Group]:
+    """Convert a row to a group; to none, if it has nothing to imitate."""
+    task = Task(f"row:{example.where}", number)
+    group = Group(task, [], number)
+    for chat, reward in zip(example.chats, example.rewards, strict=True):
+        turns = [
+            Turn(prompt, ids, (0.0,) * len(ids), 0.0 if compared else weight, said, asked)
+            for prompt, ids, weight, said, asked in _answers(chat, example, agent)
+            if weight
+        ]
+        if turns and compared:
+            turns[-1].reward = reward
+        if turns and (compared or reward):
+            group.trajectories.append(Trajectory(task, turns, "terminated", success=reward > 0))
+    return [group] if group.trajectories else []
+
+
+def _answers(chat: list[dict[str, Any]], example: GivenRow, agent: LocalAgent) -> Iterator[tuple[Any, ...]]:
+    """Yield prompt, answer and weight of each answer as tokens, then its text and what it answers."""
+    places = [n for n, message in enumerate(chat) if message["role"] == "assistant"]
+    texts = [(str(chat[n].get("content") or ""), str(chat[n - 1].get("content") or "") if n else "") for n in places]
+    if agent.tokenizer.chat_template and getattr(agent.prompt, "chat", True):
+        answers = imitated_answers(_format(agent), chat, example.tools)
+        for given, text in zip(answers, texts, strict=True):
+            yield *given, *text
+    elif len(chat) == 2 and places == [1]:
+        ((said, asked),) = texts
+        yield agent.encode(asked), given_answer(agent, said), 1.0, said, asked
+    else:
+        raise UsageError("this model has no chat template, so that it can read one prompt and its completion only")
+
+
+def _format(agent: LocalAgent) -> ChatFormat:
+    return ChatFormat.from_settings(agent.tokenizer, agent.prompt.template_args)
+
+
+def _turn(turn: Turn, prompt: tuple[int, ...], ids: tuple[int, ...], weight: float) -> Turn:
+    return replace(turn, prompt_ids=prompt, response_ids=ids, logprobs=(0.0,) * len(ids), messages=())
+
+
+# -- rows of all kinds -------------------------------------------------------------------------------------------------
+
+
+def within(context: int, groups: list[Group], long: str) -> list[Group]:
+    """Refuse (``long`` "error") or drop what does not fit into the model's context."""
+
+    def longest(group: Group) -> int:
+        return max(len(turn.prompt_ids) + len(turn.response_ids) for t in group for turn in t.turns)
+
+    too_long = [group for group in groups if longest(group) > context]
+    if too_long and long == "error":
+        raise UsageError(
+            f"{len(too_long)} of {len(groups)} rows are longer than the model's context of {context} tokens; "
+            f"{too_long[0].task.env_id} has {longest(too_long[0])}. Shorten them, or set batches.long=drop"
+        )
+    if too_long:
+        logger.warning("%d of %d rows are left out: longer than %d tokens", len(too_long), len(groups), context)
+    return [group for group in groups if longest(group) <= context]
+
+
+def is_held_out(group: Group, share: float) -> bool:
+    """Return whether a row is held out, by a hash of its prompt: equal prompts are on the same side."""
+    prompt = repr(group.trajectories[0].turns[0].prompt_ids)
+    return int.from_bytes(hashlib.blake2b(prompt.encode(), digest_size=6).digest(), "big") < share * 2**48
