@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import itertools
 import json
 import math
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -22,7 +24,6 @@ from rollenv.rollout.exports.chats import Json, chats_of, completions_of
 from rollenv.rollout.exports.pairs import pairs_of
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import StoredEpisode, stored
-from rollenv.rollout.records.where import Where
 from rollenv.rollout.types import Task, Trajectory
 
 #: The entry points of further formats: functions from a trajectory to JSON data.
@@ -52,12 +53,7 @@ def format_of(to: Path, name: str = "") -> str:
 
 
 def export(
-    source: str | Path,
-    to: str | Path,
-    *,
-    where: str = "complete",
-    form: str = "",
-    split: float = 0.0,
+    source: str | Path, to: str | Path, *, where: str = "complete", form: str = "", split: float = 0.0
 ) -> dict[str, Any]:
     """Write stored episodes to a new file, without repetitions of a text for a task.
 
@@ -86,7 +82,7 @@ def export(
     partial = to.with_name(f".{os.getpid()}.partial{to.suffix}")
 
     def chosen(side: str) -> Iterator[StoredEpisode]:
-        for episode in stored(source, Where(where)):
+        for episode in stored(source, where):
             if _side(episode.trajectory.task, split) == side:
                 card.add(episode)
                 yield episode
@@ -109,6 +105,8 @@ def export(
         left = [f"{n} {name}" for tally in counts.values() for name, n in tally.items() if n]
         raise UsageError(f"nothing of {source} is left to write where {where!r}: {', '.join(left) or 'no episode'}")
     about = {"files": counts, "format": form, "source": str(source), "where": where, "split": split} | card.to_dict()
+    options = ("--where", where), ("--format", form), ("--split", str(split)), ("--to", str(to))
+    about["command"] = shlex.join(["rollenv", "export", str(source), *itertools.chain(*options)])
     text = json.dumps(about, indent=2) + "\n"
     to.with_name(f"{to.name}.card.json").write_text(text, encoding="utf-8")
     told = f"# {to.name}\n\n{EXPORTS.get(form, form)}\n\n```json\n{text}```\n"

@@ -38,7 +38,7 @@ def stored_episodes(path: str | Path, where: str = "") -> Iterator[Trajectory]:
     return (episode.trajectory for episode in stored(path, where))
 
 
-def stored(path: str | Path, where: str | Where = "") -> Iterator[StoredEpisode]:
+def stored(path: str | Path, where: str = "") -> Iterator[StoredEpisode]:
     """Iterate over stored episodes.
 
     Of an episode that an evaluation played again after a failure, only the last attempt is given, after the others.
@@ -52,13 +52,12 @@ def stored(path: str | Path, where: str | Where = "") -> Iterator[StoredEpisode]
         UsageError: there are no episodes at this path, or the condition is none.
         StorageError: a file is damaged.
     """
-    path, chosen = Path(path), where if isinstance(where, Where) else Where(where)
+    path, chosen = Path(path), Where(where)
     if path.is_dir():
         folders = list(find_runs(path).values())
         if not any((folder / EPISODES).is_file() for folder in folders):
             raise UsageError(
-                f"{path} has no {EPISODES}: pass the folder of a training run, of `rollenv eval --out` or of "
-                "`rollenv bench --out`, a file of trajectories, or the record of a gateway"
+                f"{path} has no {EPISODES}: pass the folder of a run, of `rollenv eval --out` or of a bench"
             )
         each = (_of_folder(folder, alone=folder == path) for folder in folders)
         episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(each)
