@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rollenv import hub
-from rollenv.core.errors import HubUnreachable, MissingData, NotOnHub, RollenvError, UsageError
+from rollenv.core.errors import HubUnreachable, MissingData, NotOnHub, RollenvError, UsageError, did_you_mean
 from rollenv.core.needs import DataFiles, require_extra
 
 Row = Mapping[str, Any]
@@ -226,7 +226,8 @@ def files_at(path: Path) -> list[Path]:
         if files and not path.name.endswith(SUFFIXES):
             raise UsageError(f"{path} is not a file of rows: its name must end in {', '.join(SUFFIXES)}")
     if not files:
-        raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}")
+        hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
+        raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}; {hint}".removesuffix("; "))
     return files
 
 

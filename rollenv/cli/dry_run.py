@@ -229,7 +229,9 @@ def memory_rows(
     parts = memory.update_memory(shape, update)
     rows, there = memory.table(parts), psutil.virtual_memory().total
     if not torch.cuda.is_available() and sum(parts.values()) > there:
-        rows.append(("more than this machine's", f"{there / 1e9:.2f} GB; lower optimizer.micro_batch_tokens"))
+        if_long = f"if answers have all rollout.max_new_tokens={rollout.max_new_tokens}"
+        lower = "lower that, or optimizer.micro_batch_tokens"
+        rows.append(("more than this machine's", f"{there / 1e9:.2f} GB {if_long}; {lower}"))
     for size in memory.DEVICES:
         most = memory.longest_sample(shape, update, size)
         rows.append((f"tokens at once on {size} GB", f"{most:,}" if most else "the model does not fit"))

@@ -230,7 +230,8 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
         f"{result.turns:.1f}",
         f"{result.seconds:.1f}",
     ]
-    tables = [[["tasks", "success (95 %)", "wrong", "failed", "reward", "turns", "seconds"], numbers]]
+    of = "episodes " if result.k > 1 else ""
+    tables = [[["tasks", "success (95 %)", f"{of}wrong", f"{of}failed", "reward", "turns", "seconds"], numbers]]
     if result.k > 1:
         rows = [[str(j), percent(*result.pass_at[j]), percent(*result.pass_all[j])] for j in result.pass_at]
         tables.append([["k", "pass@k: one of k (95 %)", "pass^k: all k (95 %)"], *rows])

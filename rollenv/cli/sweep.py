@@ -156,7 +156,11 @@ def _plan(
     runs, configs = [], []
     for combination in itertools.product(*varied.values()):
         chosen = [f"{key}={value}" for key, value in zip(varied, combination, strict=True)]
-        configs.append(load_config(recipe, [*own, *chosen]))
+        try:
+            configs.append(load_config(recipe, [*own, *chosen]))
+        except UsageError as error:
+            every = "--vary combines every value with every other; keys of one variant need runs of their own. "
+            raise UsageError(f"{every if len(chosen) > 1 else ''}With {' '.join(chosen)}: {error}") from error
         setting = " ".join(chosen)
         below = folder / _folder_name(chosen) if setting else folder
         for seed in range(base.seed, base.seed + seeds):

@@ -309,9 +309,9 @@ class SandboxManager:
         if self.draining:
             problem = "the server is about to stop"
         elif len(self.by_name) + len(self._opening) >= limits.sandboxes:
-            problem = f"all {limits.sandboxes} sandboxes are taken"
+            problem = f"all {limits.sandboxes} sandboxes are taken (see --sandboxes)"
         elif 0 < self.limiter.quota(owner).sessions <= mine:
-            problem = f"all {mine} sandboxes of this client are taken"
+            problem = f"all {mine} sandboxes of this client are taken (see --per-client)"
         if problem:
             self.counters.refused += 1
             raise ServerFull(problem, retry_after=5.0, draining=self.draining)

@@ -17,6 +17,7 @@ from rollenv.core.arguments import NOTHING, value_of
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.registry import DATA, spec
 from rollenv.envs.data.own import SETTINGS, is_data
+from rollenv.envs.data.rows import SUFFIXES
 from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
@@ -129,10 +130,10 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         if not isinstance(kwargs := own["env"]["kwargs"], dict):
             raise UsageError(f"env.kwargs is a section, not {kwargs!r}: set env.kwargs.NAME=VALUE")
         return choose_recipe(recipe, str(own["model"]["path"]), kwargs)
-    raise UsageError(
-        f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file, an environment's id, "
-        "or a file of questions"
-    )
+    near = [str(path) for path in Path(recipe).parent.glob("*") if path.name.endswith((*SUFFIXES, ".toml"))]
+    others = f"bundled are {', '.join(recipes())}, or pass a TOML file, an environment's id, or a file of questions"
+    hint = did_you_mean(recipe, [*recipes(), *near], others, form=repr)
+    raise UsageError(f"there is no recipe {recipe!r}; {hint}")
 
 
 def _check_domains(config: TrainConfig) -> None:

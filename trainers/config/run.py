@@ -149,6 +149,8 @@ class StepPromptConfig(PromptConfig):
 
     kind: Literal["step"] = "step"
     template: str = "{instructions}\n\n{history}{observation}\n{state}"
+    """``{instructions}`` is the observation at reset, ``{observation}`` the last one, ``{history}`` those between with
+    the actions, and ``{state}`` is ``info["suffix"]``, a board say, or else the observation. No text is repeated."""
     history_length: int = Field(0, ge=0)
     chat: bool = True
 

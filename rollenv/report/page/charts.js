@@ -49,7 +49,8 @@ function seriesOf(definition) {
       .map(r => [r.iteration, r[key], r]).sort((a, b) => a[0] - b[0]);
     if (!points.length) return;
     const seeds = (run.seeds || []).map(rows => rows.filter(r => Number.isFinite(r[key])).map(r => [r.iteration, r[key]]));
-    const label = several ? (definition.series.length > 1 ? `${run.name}: ${name}` : run.name) : name;
+    const setting = run.seeds?.length ? run.name.replace(/(^| )(\w+\.)+(?=\w+=)/g, "$1") : run.name;  // keys without their sections
+    const label = several ? (definition.series.length > 1 ? `${setting}: ${name}` : setting) : name;
     out.push({key, label, points, seeds, color: lineColor(several ? number : which), dash: several ? DASHES[which % 3] : "none"});
   }));
   return out;
@@ -121,7 +122,7 @@ function pointing(root, series, legend, {X, left, right, W, top, bottom, H, firs
   const say = at => {
     const near = series.map(s => s.points.reduce((a, b) => Math.abs(b[0] - at) < Math.abs(a[0] - at) ? b : a));
     const number = y => isShare ? `${(100 * y).toFixed(1)} %` : short(y);
-    legend.replaceChildren(...series.map((s, n) => el("span", {},
+    legend.replaceChildren(...series.map((s, n) => el("span", {title: visible(s.label)},
       keyLine(s), visible(s.label), at === null ? "" : ` ${number(near[n][1])}`)),
       at === null ? "" : el("span", {class: "dim"}, `iteration ${near[0][0]}`));
     return near[0][0];
