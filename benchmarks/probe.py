@@ -104,17 +104,18 @@ def row(env: str, found: dict, seconds: float) -> str:
     floor = max(found["floors"], key=lambda f: f["success"][0], default={"name": "", "success": [0]})
     first = f"**{found['remarks'][0]['level']}**: {found['remarks'][0]['text']}"
     settings = f"`{' '.join(found['advice'][0]['settings'])}`" if found["advice"] else ""
-    return (
-        f"| {env} | {found['agent']} | {len(verdicts)} × {found['k']} | {100 * told['success'][0]:.1f} | {100 * share:.0f} | {counts} | "
-        f"{100 * floor['success'][0]:.0f} {floor['name']} | {first} | {settings} | {seconds:.0f} |"
-    )
+    success, highest = f"{100 * told['success'][0]:.1f}", f"{100 * floor['success'][0]:.0f} {floor['name']}"
+    played = f"{len(verdicts)} × {found['k']}"
+    cells = (env, found["agent"], played, success, f"{100 * share:.0f}", counts, highest, first, settings)
+    return f"| {' | '.join(cells)} | {seconds:.0f} |"
 
 
 def main(folder: Path, parts: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "faults.py").write_text(FAULTS)
-    print("| id | agent | tasks × episodes | success % | groups of 8 that teach % | easy/teaches/hard/failed | highest floor % | first remark | first advice | s |")
-    print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    head = ("id", "agent", "tasks × episodes", "success %", "groups of 8 that teach %", "easy/teaches/hard/failed")
+    head += ("highest floor %", "first remark", "first advice", "s")
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|", flush=True)
     if "faults" in parts:
         for name in ("Sum", "Clock", "Constant"):
             for agent in (TINY, REAL, ("-a", "noisy:0.7")):
