@@ -18,13 +18,13 @@ import time
 from pathlib import Path
 
 IDS = (
-    *("math:Arithmetic-v0-digit", "game:GuessTheNumber-v0-easy", "game:FrozenLake-v0-easy", "game:Sokoban-v0-tiny"),
+    *("math:Arithmetic-v0-digit", "game:GuessTheNumber-v0-easy", "gym:FrozenLake-v1", "game:Sokoban-v0-tiny"),
     *("rg:spell_backward", "rg:letter_counting", "rg:chain_sum", "code:OneLine-v0-easy", "tools:Tiny-v0"),
     "shell:Logs-v0-easy",
 )
 WARM_UP = ("--set", "model.warm_up.steps=150", "--set", "model.warm_up.episodes=600")
 TINY = ("-a", "local:tiny", "--minutes", "2", *WARM_UP)
-REAL = ("-a", "local:smollm2-135m", "--minutes", "2", "--max-tokens", "16", "-n", "16", "-k", "8")
+REAL = ("-a", "local:smollm2-135m", "--minutes", "1.5", "--max-tokens", "16", "-n", "12", "-k", "8")
 FAULTS = '''
 import time
 
@@ -122,7 +122,7 @@ def main(folder: Path, parts: list[str]) -> None:
                 probe(folder, f"faults:{name}-v0", *agent)
     if "foreign" in parts:
         probe(folder, "gymnasium:CartPole-v1", *REAL)
-        probe(folder, "gymnasium:FrozenLake-v1", "-a", "random")
+        probe(folder, "gymnasium:Taxi-v4", "-a", "random")
     for part, args in (("tiny", TINY), ("real", REAL)):
         for env in IDS if part in parts else ():
             probe(folder, env, *args)

@@ -370,8 +370,7 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
     n = max(len(played), 1)
     trained = {"trained_reward": sum(t.reward for t in played) / n}
     equal = [group for group in groups if not differ(rewards_of(group, success_only))]
-    easy = sum(bool(group.complete) and all(t.success for t in group.complete) for group in equal)
-    hard = sum(bool(group.complete) and not any(t.success for t in group.complete) for group in equal)
+    solved = [{t.success for t in group if t.complete} for group in equal]
     turns = [turn for t in played for turn in t.turns]
     return {
         "reward": sum(t.own_reward for t in played) / n,
@@ -382,8 +381,8 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
         "tokens": sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns),
         "response_tokens": sum(len(turn.response_ids) for turn in turns),
         "informative_groups": (len(groups) - len(equal)) / max(len(groups), 1),
-        "too_easy": easy / max(len(groups), 1),
-        "too_hard": hard / max(len(groups), 1),
+        "too_easy": solved.count({True}) / max(len(groups), 1),
+        "too_hard": solved.count({False}) / max(len(groups), 1),
         "truncated": sum(t.status == "truncated" for t in played) / n,
         "unfinished": sum(turn.finish == "unfinished" for turn in turns) / max(len(turns), 1),
         "failed": len(trajectories) - len(played),

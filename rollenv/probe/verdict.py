@@ -32,6 +32,19 @@ _SURE = 3.0
 #: Part of what is said of a floor that is paid without solving more.
 UNSOLVED = " and solves no more"
 
+_CHEATS, _SOLVES, _EARNS = "solves tasks by cheating", "solves more than the model", "earns more than the model"
+
+#: What to do about floors of a kind that are above the model.
+_MEND, _LEARN = "Training would find this; mend the reward first.", "The model does not know the actions yet."
+_ABOVE: dict[tuple[Kind, str], str] = {
+    ("cheat", _CHEATS): _MEND,
+    ("blind", _SOLVES): _MEND,
+    ("blind", _EARNS): _MEND,
+    ("cheat", _EARNS): _MEND,
+    ("moves", _SOLVES): _LEARN,
+    ("moves", _EARNS): _LEARN,
+}
+
 _DIFFERENT = {
     "reward": "got another reward in a second process",
     "observation": "saw something else in a second process",
@@ -102,11 +115,11 @@ def judge(floors: Sequence[FloorResult], told: Taught) -> None:
         low, _ = wilson_interval(floor.success[0] * floor.episodes, floor.episodes, _SURE)
         spread = math.hypot(floor.spread, (told.reward[2] - told.reward[1]) / 3.92)
         if floor.kind == "cheat" and floor.success[1] > max(0.05, idle):
-            floor.above = "solves tasks by cheating"
+            floor.above = _CHEATS
         elif low > told.success[0]:
-            floor.above = "solves more than the model"
+            floor.above = _SOLVES
         elif floor.reward - told.reward[0] > max(_SURE * spread, 1e-9):
-            floor.above = "earns more than the model" + UNSOLVED * (floor.success[0] <= told.success[0])
+            floor.above = _EARNS + UNSOLVED * (floor.success[0] <= told.success[0])
 
 
 def remarks(env_spec: EnvSpec, told: Taught, floors: Sequence[FloorResult], again: Repeated, size: int) -> list[Remark]:
@@ -116,17 +129,19 @@ def remarks(env_spec: EnvSpec, told: Taught, floors: Sequence[FloorResult], agai
 
 
 def _of_floors(told: Taught, floors: Sequence[FloorResult]) -> Iterator[Remark]:
-    for floor in sorted(floors, key=lambda f: (-f.success[0], -f.reward)):
-        numbers = f"success {interval(floor.success)}, reward {floor.reward:.3g}; the model {interval(told.success)}, "
-        numbers += f"reward {told.reward[0]:.3g}"
-        if floor.above:
-            do = "Training would find this; mend the reward first."
-            if floor.kind == "moves":
-                do = "The model does not know the actions yet."
-            yield Remark("red", f"“{floor.name}” {floor.above}: {numbers}. {do}")
-        elif floor.kind == "blind" and floor.success[1] > _OFTEN:
-            success = interval(floor.success)
-            yield Remark("amber", f"“{floor.name}” solves {success} unread: count success from there.")
+    ordered = sorted(floors, key=lambda f: (-f.success[0], -f.reward))
+    for (kind, how), do in _ABOVE.items():
+        if same := [floor for floor in ordered if floor.kind == kind and floor.above.startswith(how)]:
+            floor, others = same[0], f" So do {len(same) - 1} others." if len(same) > 1 else ""
+            numbers = f"success {interval(floor.success)}, reward {floor.reward:.3g}; the model "
+            numbers += f"{interval(told.success)}, reward {told.reward[0]:.3g}"
+            if kind == "blind" and how == _SOLVES and floor.success[1] < _OFTEN:
+                do = "The model does less than guess."
+            yield Remark("red", f"“{floor.name}” {floor.above}: {numbers}. {do}{others}")
+    high = [floor for floor in ordered if floor.kind == "blind" and not floor.above and floor.success[1] > _OFTEN]
+    for floor in high[:1]:
+        success = interval(floor.success)
+        yield Remark("amber", f"“{floor.name}” solves {success} unread: count success from there.")
 
 
 def _of_reliability(env_spec: EnvSpec, told: Taught, again: Repeated) -> Iterator[Remark]:
