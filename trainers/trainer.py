@@ -383,7 +383,8 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)
     trained = {"trained_reward": sum(t.reward for t in played) / n}
-    informative = sum(differ(rewards_of(group, success_only)) for group in groups)
+    equal = [group for group in groups if not differ(rewards_of(group, success_only))]
+    solved = [{t.success for t in group if t.complete} for group in equal]
     turns = [turn for t in played for turn in t.turns]
     return {
         "reward": sum(t.own_reward for t in played) / n,
@@ -393,7 +394,9 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
         "turns": sum(len(t.turns) for t in played) / n,
         "tokens": sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns),
         "response_tokens": sum(len(turn.response_ids) for turn in turns),
-        "informative_groups": informative / max(len(groups), 1),
+        "informative_groups": (len(groups) - len(equal)) / max(len(groups), 1),
+        "too_easy": solved.count({True}) / max(len(groups), 1),
+        "too_hard": solved.count({False}) / max(len(groups), 1),
         "truncated": sum(t.status == "truncated" for t in played) / n,
         "unfinished": sum(turn.finish == "unfinished" for turn in turns) / max(len(turns), 1),
         "failed": len(trajectories) - len(played),

@@ -7,7 +7,6 @@ import dataclasses
 import json as json_module
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ from rollenv.cli.common import (
     Ticker,
     console,
     describe_data,
-    error_console,
     make_agent,
     progress_console,
     with_agent_options,
@@ -33,13 +31,10 @@ from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
-    from rollenv.agents.base import Agent
-    from rollenv.probe.run import ProbeResult
+    from rollenv.probe.run import ProbeResult, Variant, Watch
     from rollenv.trainers.config import TrainConfig
 
 SET_HELP = "Setting of the run that is considered, as in `rollenv train`: prompt.examples=5. May be repeated."
-
-_STYLES = {"red": "bold red", "amber": "yellow", "good": "green"}
 
 #: Maximum number of concurrent episodes: tasks are finished one after the other.
 _CONCURRENT = 32
@@ -61,7 +56,6 @@ def command(
     minutes: float = typer.Option(4.0, min=0.05, help="Time for everything; fewer tasks are played if it is short."),
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
     workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
-    step_deadline: float = typer.Option(120.0, min=0.001, help="Time limit in seconds for a step in a worker."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder. Default: the next free runs/probe-ID-N."),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
@@ -70,7 +64,7 @@ def command(
     Plays the model, agents without skill, and episodes again in a second process. A page, probe.json and the
     episodes are written to one folder.
 
-    The exit code is 1 if something must be mended first: a floor above the model, rewards that differ for the same
+    The exit code is 1 if something must be mended first: a floor above the model, results that differ for the same
     actions, or many failed episodes.
     """
     from rollenv.probe.page import page
@@ -79,28 +73,25 @@ def command(
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.records.storage import write
 
+    if wrong := [text for text in arguments or () if "=" not in text]:
+        raise UsageError(f"{wrong[0]!r} is no KEY=VALUE; one environment is probed at a time")
     folder = _folder(env, out)
+    given = [*(f"env.kwargs.{text}" for text in arguments or ()), *(settings or ()), f"seed={seed}"]
     with _progress() as watch:
-        config, player, variant = _player(
-            env, arguments or [], agent, options, [*(settings or ()), f"seed={seed}"], watch
-        )
+        config, player, variant = _player(env, given, agent, options, watch)
         describe_data(config.env.id, config.env.kwargs)
+        together = options.concurrency or _CONCURRENT
+        limits = Limits(turns=200)
         with (
             make_workers(workers) as pool,
-            RolloutManager(
-                player,
-                pool,
-                limits=Limits(step=step_deadline, turns=200),
-                max_concurrent=options.concurrency or _CONCURRENT,
-                unhealthy_after=10_000,
-            ) as manager,
+            RolloutManager(player, pool, limits=limits, max_concurrent=together, unhealthy_after=10_000) as manager,
         ):
             found = probe(config, player, agent, manager, n=n, k=k, seconds=60 * minutes, watch=watch, variant=variant)
-    tokenizer = getattr(player, "tokenizer", None)
     with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "probe.json").write_text(json_module.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
-        (folder / "probe.html").write_text(page(found, tokenizer and tokenizer.decode), encoding="utf-8")
+        decode = player.tokenizer.decode if hasattr(player, "tokenizer") else None
+        (folder / "probe.html").write_text(page(found, decode), encoding="utf-8")
         write(folder / "episodes.jsonl", found.episodes)
     if json:
         console.print_json(json_module.dumps(found.to_dict()))
@@ -117,25 +108,17 @@ def _folder(env: str, out: Path | None) -> Path:
         if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "probe.json").exists())):
             raise UsageError(f"{out} holds something else; name another folder with --out")
         return out
-    return next_free(Path("runs"), "probe-" + (re.sub(r"[^\w.-]+", "-", folder_name(env)).strip("-.")[-80:] or "env"))
+    name = re.sub(r"[^\w.-]+", "-", folder_name(env)).strip("-.")[-80:]
+    return next_free(Path("runs"), f"probe-{name or 'questions'}")
 
 
 def _player(
-    env: str,
-    arguments: list[str],
-    agent: str,
-    options: AgentOptions,
-    settings: list[str],
-    watch: Callable[[str, int, int], None],
-) -> tuple[TrainConfig, Agent, Callable[[TrainConfig], Agent] | None]:
+    env: str, given: list[str], agent: str, options: AgentOptions, watch: Watch
+) -> tuple[TrainConfig, Any, Variant | None]:
     """Return the recipe that a run would have, the agent, and a function that makes it for a changed recipe."""
     from rollenv.trainers.config.load import load_config
 
-    for argument in arguments:
-        if "=" not in argument:
-            raise UsageError(f"{argument!r} is no KEY=VALUE; one environment is probed at a time")
     kind, _, path = agent.partition(":")
-    given = [f"env.kwargs.{argument}" for argument in arguments] + settings
     if kind != "local":
         return load_config(env, ["model=MODEL", *given]), make_agent(agent, options), None
     options.check(agent)
@@ -160,9 +143,9 @@ def _player(
     player = initial_agent(config, wrappers, lambda stage, done, total, _: watch(stage, done, total))
     player.engine.threads = CpuThreads(options.threads or 0)
 
-    def variant(changed: TrainConfig) -> Agent:
-        around = changed.env.model_copy(update={"wrappers": wrappers})
-        prompt = prompt_of(changed.prompt, around, changed.rollout.max_prompt_tokens, chats=changed.templates)
+    def variant(changed: TrainConfig) -> LocalAgent:
+        own = changed.env.model_copy(update={"wrappers": wrappers})
+        prompt = prompt_of(changed.prompt, own, changed.rollout.max_prompt_tokens, chats=changed.templates)
         sampling = dataclasses.replace(player.sampling, max_new_tokens=changed.rollout.max_new_tokens)
         other = LocalAgent(player.model, player.tokenizer, prompt, sampling)
         other.engine.threads = player.engine.threads
@@ -181,37 +164,35 @@ def _progress() -> Any:
         shown = bar.add_task("loading", total=None)
 
         def watch(stage: str, done: int, total: int) -> None:
-            if bar.tasks[0].description != stage:
-                ticker.what = stage
-                bar.reset(shown, description=stage)
-            ticker.total = total
+            ticker.what, ticker.total = stage, total
             ticker.tick(done)
-            bar.update(shown, completed=done, total=total)
+            bar.update(shown, description=stage, completed=done, total=total)
 
         yield watch
 
 
 def _print(found: ProbeResult, folder: Path) -> None:
+    from rollenv.probe.teach import SIZES
     from rollenv.probe.verdict import interval
 
     told, steps = found.told, found.iteration
     console.print(f"{found.env_id} with {found.agent}", markup=False, style="bold")
     for remark in found.remarks:
-        console.print(remark.text, style=_STYLES[remark.level], markup=False, soft_wrap=True)
-    table = Table("tasks", "success (95 %)", "reward", *(f"groups of {size}" for size in told.informative), "failed")
-    table.box, table.padding = None, (0, 1, 0, 0)
-    shares = [interval(share) for share in told.informative.values()]
+        style = {"red": "bold red", "amber": "yellow", "good": "green"}[remark.level]
+        console.print(remark.text, style=style, markup=False, soft_wrap=True)
+    head = ("tasks", "success (95 %)", "reward", *(f"groups of {size} that teach" for size in SIZES), "failed")
+    table = Table(*head, box=None, padding=(0, 1, 0, 0))
+    shares = [interval(told.informative(size)) for size in SIZES]
     failed = str(sum(told.failures.values()))
     table.add_row(f"{len(told.tasks)} × {found.k}", interval(told.success), f"{told.reward[0]:.3f}", *shares, failed)
     console.print(table)
-    update = f" and at most {steps.update:.0f} s of updating" if steps.update else ""
-    console.print(f"an iteration of {steps.episodes} episodes here: {steps.play:.0f} s of playing{update}")
-    for each in found.advice:
-        how = "played" if each.tried else "computed"
-        console.print(f"try {' '.join(each.settings)}: {each.text} ({how})", markup=False, soft_wrap=True)
-    if found.imitation:
-        console.print(found.imitation, markup=False, soft_wrap=True)
-    for text in found.left_out:
-        error_console.print(f"not measured: {text}", markup=False, soft_wrap=True)
-    console.print(f"train with: {found.command}", markup=False, soft_wrap=True)
-    console.print(f"page, numbers and episodes: {folder} ({found.seconds:.0f} s)", markup=False, soft_wrap=True)
+    lines = [f"an iteration of {steps['episodes']} episodes here: {steps['play']:.0f} s of playing"]
+    lines[0] += f" and at most {steps['update']:.0f} s of updating" if steps["update"] else ""
+    if told.cut:
+        lines.append(f"{told.cut} episodes are left out for lack of time (--minutes, --max-tokens)")
+    for a in found.advice:
+        lines.append(f"try {' '.join(a.settings)}: {a.text} ({'played' if a.tried else 'computed'})")
+    lines += [*filter(None, [found.imitation]), f"train with: {found.command}"]
+    lines.append(f"page, numbers and episodes: {folder} ({found.seconds:.0f} s)")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)

@@ -294,6 +294,19 @@ class Display:
         return " ".join(shown)
 
 
+def _add_groups(table: Table, run: RunDir) -> None:
+    """Add what groups in training taught, in the first and the last iteration."""
+    from rollenv.trainers.run_dir import read_rows
+
+    rows = [row for row in read_rows(run.metrics_file) if {"too_easy", "too_hard", "failed"} <= row.keys()]
+    if not rows:
+        return
+    names = {"informative_groups": "groups that taught", "too_easy": "too easy", "too_hard": "too hard"}
+    for key, name in names.items():
+        table.add_row(f"{name}, in training", *(f"{row[key]:.0%}" for row in (rows[0], rows[-1])))
+    table.add_row("failed episodes, in training", *(f"{row['failed']:.0f}" for row in (rows[0], rows[-1])))
+
+
 def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
     from rollenv.cli.view import write_report
     from rollenv.report.summary import domains
@@ -320,6 +333,7 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
         if (key := f"eval/{name}") in result.after:
             label = f"{name.replace('_', ' ')} per episode"
             table.add_row(label, f"{result.before[key]:.2f}", f"{result.after[key]:.2f}")
+    _add_groups(table, run)
     console.print(table)
     console.print(f"trained in {result.seconds:.0f} s, {seconds:.0f} s with everything before it")
     for label, path in (("model", result.checkpoint), ("metrics", run.metrics_file), ("page to look at", report)):

@@ -6,7 +6,7 @@ import contextlib
 import math
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,16 +28,14 @@ _AHEAD = 86_461.0
 
 @dataclass
 class Repeated:
-    """What playing again showed; ``differences`` say where and what, one line for each episode that differs."""
+    """What playing again showed."""
 
     episodes: int = 0
-    observations: int = 0
-    """Episodes whose observations differ in the second process."""
-    rewards: int = 0
-    """Episodes whose rewards differ there, after equal observations."""
-    graded: int = 0
-    """Episodes that were equal there, and whose second grading differs."""
+    different: dict[str, int] = field(default_factory=dict)
+    """Episodes whose "observation", "reward" or "length" differs in the second process, or which were equal there and
+    differ when graded "again"."""
     differences: list[str] = field(default_factory=list)
+    """Where and what, for each episode that differs."""
     unchecked: str = ""
     """Why nothing could be compared; empty if something was."""
 
@@ -48,65 +46,54 @@ def play_again(env_spec: EnvSpec, played: Sequence[Trajectory], seconds: float) 
     Args:
         seconds: deadline of the second process.
     """
-    found = Repeated()
     chosen = _chosen(played)
     if not chosen:
-        found.unchecked = "no episode is a function of its seed and actions"
-        return found
-    requests = [(t.task, [turn.text for turn in t.turns]) for t in chosen]
+        return Repeated(unchecked="no episode is a function of its seed and actions")
     try:
         pickle.dumps(env_spec)
     except Exception as error:
-        found.unchecked = f"its spec cannot be sent to a second process: {describe(error)}"
-        return found
+        return Repeated(unchecked=f"its spec cannot be sent to a second process: {describe(error)}")
+    requests = [(t.task, [turn.text for turn in t.turns]) for t in chosen]
     try:
         with HelperProcess(seconds, {"PYTHONHASHSEED": "4321"}) as process:
             answers = process.call("rollenv.probe.repeat:traces", env_spec, requests)
     except Broken as error:
-        found.unchecked = str(error)
-        return found
-    found.episodes = len(chosen)
-    for trajectory, (first, second) in zip(chosen, answers, strict=True):
-        before: Trace = (
-            [*(turn.observation for turn in trajectory.turns), trajectory.final_observation],
-            [turn.reward for turn in trajectory.turns],
-        )
-        where = f"seed {trajectory.task.seed}"
-        if index := trajectory.task.options.get("index"):
-            where = f"task {index}"
-        if text := _difference(before, first):
-            found.differences.append(f"{where}, second process: {text}")
-            found.rewards += text.startswith("the reward")
-            found.observations += not text.startswith("the reward")
-        elif text := _difference(first, second):
-            found.differences.append(f"{where}, graded again with a clock a day later: {text}")
-            found.graded += 1
+        return Repeated(unchecked=str(error))
+    found = Repeated(len(chosen))
+    for t, (first, second) in zip(chosen, answers, strict=True):
+        place = f"row {t.task.options['index']}" if "index" in t.task.options else f"seed {t.task.seed}"
+        before = [*(turn.observation for turn in t.turns), t.final_observation], [turn.reward for turn in t.turns]
+        if told := _difference(before, first):
+            found.different[told[0]] = found.different.get(told[0], 0) + 1
+            found.differences.append(f"{place}, in a second process: {told[1]}")
+        elif told := _difference(first, second):
+            found.different["again"] = found.different.get("again", 0) + 1
+            found.differences.append(f"{place}, graded again with a clock a day later: {told[1]}")
     return found
 
 
 def _chosen(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """Return complete episodes of as many tasks as possible, with both outcomes where there are both."""
-    fit = [t for t in played if t.complete and not t.record and 0 < len(t.turns) <= _TURNS]
-    fit = [t for t in fit if t.env_reward is None]  # reward functions cannot be asked again
-    won, lost = ([t for t in fit if t.success is is_won] for is_won in (True, False))
-    mixed = [t for pair in zip(won, lost, strict=False) for t in pair]
-    mixed += won[len(lost) :] + lost[len(won) :]
-    by_task = {(t.task.seed, str(t.task.options), t.success): t for t in reversed(mixed)}
-    return list(reversed(by_task.values()))[:_EPISODES]
+    """Return complete episodes, one of each task and outcome, those without success first by turns."""
+    fit = [t for t in played if t.complete and not t.record and t.env_reward is None and 0 < len(t.turns) <= _TURNS]
+    one = {(t.success, t.task.seed, str(t.task.options)): t for t in reversed(fit)}
+    won, lost = ([t for t in one.values() if t.success is wanted] for wanted in (True, False))
+    half = max(_EPISODES // 2, _EPISODES - len(lost))
+    return [*won[:half], *lost[: _EPISODES - len(won[:half])]]
 
 
-def _difference(a: Trace, b: Trace) -> str:
-    """Say where two episodes differ first; empty if they do not."""
+def _difference(a: Trace, b: Trace) -> tuple[str, str] | None:
+    """Return what differs first in two episodes, and a sentence about it."""
     for turn, (x, y) in enumerate(zip(a[0], b[0], strict=False)):
+        if turn and not math.isclose(a[1][turn - 1], b[1][turn - 1], rel_tol=1e-9, abs_tol=1e-12):
+            return "reward", f"the reward of turn {turn} was {a[1][turn - 1]:g}, then {b[1][turn - 1]:g}"
         if x != y:
             at = next((i for i, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), min(len(x), len(y)))
-            seen = f"{x[max(0, at - 20) : at + 30]!r}, then {y[max(0, at - 20) : at + 30]!r}"
-            return f"the observation after turn {turn} was {seen}"
-        if turn < min(len(a[1]), len(b[1])) and not math.isclose(a[1][turn], b[1][turn], rel_tol=1e-9, abs_tol=1e-12):
-            return f"the reward of turn {turn + 1} was {a[1][turn]:g}, then {b[1][turn]:g}"
+            begin = max(0, at - 20)
+            seen = f"{x[begin : at + 30]!r}, then {y[begin : at + 30]!r}"
+            return "observation", f"the observation after turn {turn} was {seen}"
     if len(a[0]) != len(b[0]):
-        return f"the episode had {len(a[0]) - 1} turns, then {len(b[0]) - 1}"
-    return ""
+        return "length", f"the episode had {len(a[0]) - 1} turns, then {len(b[0]) - 1}"
+    return None
 
 
 # -- in the second process ---------------------------------------------------------------------------------------------
@@ -114,33 +101,21 @@ def _difference(a: Trace, b: Trace) -> str:
 
 def traces(env_spec: EnvSpec, requests: Sequence[tuple[Task, list[str]]]) -> list[tuple[Trace, Trace]]:
     """Play each episode twice, the second time with a clock that is ahead."""
-    found = []
+    found, real = [], time.time
     for task, actions in requests:
-        first = _trace(env_spec, task, actions)
-        try:
-            with _later():
-                second = _trace(env_spec, task, actions)
-        except Exception:  # what needs the right time, such as a certificate, says nothing about rewards
+        first = second = _trace(env_spec, task, actions)
+        time.time = lambda: real() + _AHEAD
+        with contextlib.suppress(Exception):  # what needs the right time, such as a certificate, tells nothing
             second = _trace(env_spec, task, actions)
+        time.time = real
         found.append((first, second))
     return found
-
-
-@contextlib.contextmanager
-def _later() -> Iterator[None]:
-    real = time.time
-    time.time = lambda: real() + _AHEAD
-    try:
-        yield
-    finally:
-        time.time = real
 
 
 def _trace(env_spec: EnvSpec, task: Task, actions: Sequence[str]) -> Trace:
     with contextlib.closing(make_env(env_spec, task)) as env:
         given: dict[str, Any] = {"options": dict(task.options)} if task.options else {}
-        observation, _ = env.reset(task.seed, **given)
-        observations, rewards = [observation], []
+        observations, rewards = [env.reset(task.seed, **given)[0]], []
         for action in actions:
             observation, reward, terminated, truncated, _ = env.step(action)
             observations.append(observation)

