@@ -197,6 +197,7 @@ CASES: list[dict[str, list[str]]] = [
     {f"{k}=0.5": v for k, v in correction("opsm", "delta").items()},
     {k: ["kl.name=loss"] for k in ("kl.coef=5.0", "kl.kind=k2")},
     {k: ["algorithm=dpo", *PREFER] for k in ("algorithm.beta=5.0", "algorithm.pairs=extremes", "algorithm.margin=0.4", "algorithm.sft=1.0", "algorithm.smoothing=0.4")},
+    {"rewards.own=0.5": ["rewards.domains=[{kind='format', pattern='u.*', matched=0.5}]"]},
     {"algorithm.robust=true": ["algorithm=dpo", "algorithm.smoothing=0.3"]},
     {k: ["algorithm=ipo", *PREFER] for k in ("algorithm.beta=5.0", "algorithm.pairs=extremes", "algorithm.margin=0.4", "algorithm.sft=1.0")},
     {k: ["algorithm=simpo", *PREFER] for k in ("algorithm.beta=5.0", "algorithm.gamma=0.1", "algorithm.pairs=extremes", "algorithm.margin=0.4", "algorithm.sft=1.0")},

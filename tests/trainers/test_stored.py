@@ -10,9 +10,6 @@ import tiny_runs
 import words
 
 from rollenv import UsageError
-from rollenv.agents.local import LocalAgent
-from rollenv.agents.tiny.model import build_model, build_tokenizer
-from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.trainers.config import load_config
@@ -21,10 +18,6 @@ from rollenv.trainers.sources.given_rows import given_row
 from rollenv.trainers.termination import Terminated
 from rollenv.trainers.trainer import Trainer
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 SAID = [{"role": "user", "content": "what is 2 + 3"}, {"role": "assistant", "content": "5"}]
 
 
@@ -36,14 +29,7 @@ def _words():
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A small chat model in a folder."""
-    path = tmp_path_factory.mktemp("a chat model")
-    tokenizer = build_tokenizer(["what is 2 + 3 5 system user assistant up down left right"] * 9, 320)
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    tokenizer.eos_token, tokenizer.chat_template = "<|im_end|>", CHATML
-    size = TinySize(hidden=16, layers=1, heads=2, intermediate=16, context=200)
-    LocalAgent(build_model(size, tokenizer, 0), tokenizer).save(path)
-    return path
+    return tiny_runs.chat_model(tmp_path_factory.mktemp("a chat model"))
 
 
 def rows_at(path, rows):

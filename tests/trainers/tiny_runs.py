@@ -7,6 +7,7 @@ import json
 import torch
 
 from rollenv.agents.engines.local import load_weights
+from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.trainers.batches import weights_for_player
@@ -16,6 +17,10 @@ from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
 IDS = torch.randint(0, 200, (8, 12), generator=torch.Generator().manual_seed(0))
 
@@ -31,6 +36,16 @@ def saved(make, path):
     tokenizer.save_pretrained(path)
     torch.manual_seed(0)
     make(tokenizer).save_pretrained(path)
+    return path
+
+
+def chat_model(path):
+    """The folder of a chat model of 200 tokens."""
+    tokenizer = build_tokenizer(["what is 2 + 3 5 system user assistant up down left right"] * 9, 320)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.eos_token, tokenizer.chat_template = "<|im_end|>", CHATML
+    size = TinySize(hidden=16, layers=1, heads=2, intermediate=16, context=200)
+    LocalAgent(build_model(size, tokenizer, 0), tokenizer).save(path)
     return path
 
 

@@ -1,0 +1,145 @@
+"""Reward models: pairs, losses, the run, and the reward in training."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+
+import pytest
+import tiny_runs
+import torch
+import words
+
+from rollenv import UsageError
+from rollenv.cli.reward_model import best_of, config_of
+from rollenv.rollout.records import storage
+from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers.config import load_config
+from rollenv.trainers.reward_model import RewardModel, RewardModelConfig, RewardModelTrainer, pair_losses, pairs_of
+from rollenv.trainers.rewards.learned import LearnedReward
+from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_runs.chat_model(tmp_path_factory.mktemp("a chat model"))
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Pairs whose preferred answer has an "up", of equal lengths."""
+    file = tmp_path_factory.mktemp("rows") / "pairs.jsonl"
+    pairs = [{"prompt": f"what is {n}", "chosen": f"up {n}", "rejected": f"down {n}"} for n in range(60)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    return file
+
+
+@pytest.fixture(scope="module")
+def trained(model, rows, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "reward"
+    settings = {"lr": 2e-2, "epochs": 8, "size": 16, "held_out": 0.3, "checkpoint_every": 3}
+    config = RewardModelConfig(data=[str(rows)], model=str(model), **settings)
+    last = RewardModelTrainer(config, RunDir(path)).fit()
+    return path, config, last
+
+
+def episode(reward, *ids, task=0):
+    turn = Turn((1, 2), ids, (0.0,) * len(ids), reward, "", "")
+    return Trajectory(Task("test:Pairs-v0", task), [turn], "terminated", success=reward > 0.5)
+
+
+def test_pairs_are_of_one_task_with_different_returns_and_tokens():
+    same, other = [episode(1.0, 4), episode(0.0, 5), episode(0.0, 4)], [episode(0.5, 6), episode(0.5, 7)]
+    pairs = pairs_of([Group(same[0].task, same), Group(other[0].task, other)])
+    assert [(pair.chosen[-1], pair.rejected[-1], pair.difference) for pair in pairs] == [(4, 5, 1.0)]
+
+
+def test_losses_are_bradley_and_terrys():
+    settings = RewardModelConfig(data=["x"], smoothing=0.1, margin=0.5, centre=0.01)
+    chosen, rejected, apart = torch.tensor([2.0]), torch.tensor([1.0]), torch.tensor([1.0])
+    d = 2.0 - 1.0 - 0.5
+    wanted = -0.9 * math.log(1 / (1 + math.exp(-d))) - 0.1 * math.log(1 / (1 + math.exp(d))) + 0.01 * 9
+    assert float(pair_losses(chosen, rejected, apart, settings)) == pytest.approx(wanted)
+
+
+def test_scores_do_not_depend_on_the_other_episodes_of_a_batch(model):
+    scorer = RewardModel.begin(str(model), 0)
+    episodes = [(1, 2, 3), (4,) * 30, (5, 6)]
+    with torch.no_grad():
+        together = scorer.scores(episodes)
+        alone = torch.cat([scorer.scores([ids]) for ids in episodes])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_it_tells_held_out_pairs_apart_better_than_their_lengths_do(trained):
+    _, _, last = trained
+    assert last["eval/accuracy"] > 0.9
+    assert last["eval/accuracy_of_lengths"] == pytest.approx(0.5, abs=0.2)
+
+
+def test_a_run_that_was_interrupted_goes_on_with_equal_numbers(trained, tmp_path):
+    _, config, last = trained
+    run = RunDir(tmp_path / "cut")
+
+    def stop(stage, done, total, numbers):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RewardModelTrainer(config, run, stop).fit()
+    resumed = RewardModelTrainer(config, run)
+    assert resumed.iteration == 3
+    assert resumed.fit() == last
+
+
+def test_rewards_are_in_deviations_of_the_scores_that_were_trained_on_and_clipped(trained):
+    path, _, _ = trained
+    scorer = RewardModel.load(path)
+    reward = LearnedReward(str(path), clip=0.01)
+    shown = episode(0.0, 3, 4)
+    (value,) = scorer.rewards([shown])
+    with torch.no_grad():
+        assert value == pytest.approx((float(scorer.scores([(1, 2, 3, 4)])) - scorer.mean) / scorer.std, abs=1e-5)
+    assert abs(asyncio.run(reward(shown))) <= 0.01
+    with pytest.raises(UsageError, match="tokenizer"):
+        asyncio.run(reward(episode(0.0, 10**6)))
+
+
+def test_training_may_see_the_reward_model_alone_and_logs_the_true_reward(trained, model, tmp_path):
+    path, _, _ = trained
+    rewards = [f"rewards.domains=[{{kind='learned', path='{path}'}}]", "rewards.own=0"]
+    small = ["threads=1", "iterations=1", "eval.episodes=4", "rollout.groups_per_batch=2", "rollout.group_size=2"]
+    small += ["env.kwargs={}", "eval.kwargs={}", "prompt.kind=conversation", "rollout.max_new_tokens=4"]
+    with words.registered():
+        config = load_config(
+            "sokoban", [f"env.id={words.ID}", f"model={model}", f"run_dir={tmp_path / 'run'}", *small, *rewards]
+        )
+        with Trainer(config, RunDir.create(config, "sokoban")) as trainer:
+            trainer.fit()
+            rows = trainer.rows
+    assert rows[-1]["eval/trained_reward"] != rows[-1]["eval/reward"]
+    assert abs(rows[-1]["eval/trained_reward"]) <= 3
+
+
+@pytest.mark.parametrize("words_", [["lrr=1", "x.jsonl"], ["lr=0", "x.jsonl"], ["lr=1"], ["x.jsonl", "data=3"]])
+def test_wrong_settings_are_named(words_):
+    with pytest.raises(UsageError, match=r"lr|data"):
+        config_of(words_)
+
+
+def test_equal_pairs_and_a_folder_without_a_model_are_refused(model, tmp_path):
+    file = tmp_path / "equal.jsonl"
+    storage.write(file, [episode(0.5, 3, task=0), episode(0.5, 4, task=0)])
+    with pytest.raises(UsageError, match="no pair"):
+        RewardModelTrainer(RewardModelConfig(data=[str(file)], model=str(model)), RunDir(tmp_path / "run"))
+    with pytest.raises(UsageError, match="no reward model"):
+        RewardModel.load(tmp_path)
+
+
+def test_best_of_n_is_the_mean_over_all_choices():
+    pool = [(0.1, 1.0), (0.9, 0.0), (0.5, 1.0)]
+    assert best_of(pool, 1) == pytest.approx((0.5, 2 / 3))
+    assert best_of(pool, 2) == pytest.approx(((0.9 + 0.9 + 0.5) / 3, 1 / 3))
+    assert best_of(pool, 3) == pytest.approx((0.9, 0.0))
