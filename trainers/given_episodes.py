@@ -99,6 +99,7 @@ def given_episodes(path: Path, where: str, agent: LocalAgent, compared: Preferen
     tasks: dict[str, Group] = {}
     for trajectory in stored_episodes(path, where):
         trajectory = _with_tokens(trajectory, agent)
+        _check_tokenizer(path, trajectory, agent)
         if not trajectory.complete or not trajectory.turns or not all(turn.prompt_ids for turn in trajectory.turns):
             left_out += 1
         elif compared:
@@ -111,6 +112,18 @@ def given_episodes(path: Path, where: str, agent: LocalAgent, compared: Preferen
     if left_out:
         logger.warning("%s: %d episodes are left out: they failed, or their tokens were not kept", path, left_out)
     yield from (group for group in tasks.values() if len(group.trajectories) > 1)
+
+
+def _check_tokenizer(path: Path, trajectory: Trajectory, agent: LocalAgent) -> None:
+    """Refuse an episode whose tokens do not spell its text, as they are another tokenizer's."""
+    for turn in trajectory.turns[:1]:
+        said = turn.raw or turn.text
+        known = max(turn.prompt_ids + turn.response_ids, default=0) < len(agent.tokenizer)
+        if turn.response_ids and said and not (known and agent.decode(turn.response_ids) == said):
+            raise UsageError(
+                f"{path} has tokens of another tokenizer: those of {said[:40]!r} do not spell it in this model's. "
+                "Write its texts with `rollenv export --format chat`, and train on that file"
+            )
 
 
 def _with_tokens(trajectory: Trajectory, agent: LocalAgent) -> Trajectory:

@@ -187,7 +187,8 @@ class Updater:
             targets = ~np.isnan(data.columns["returns"])
             values, returns = data.columns["values"][targets], data.columns["returns"][targets]
             metrics |= {"explained_variance": explained_variance(values, returns)} | quantiles("return", returns)
-        metrics |= quantiles("advantage", data.columns["advantages"])
+        if config.batches.kind != "stored":
+            metrics |= quantiles("advantage", data.columns["advantages"])
         data.columns["weights"] = self._weights(data)
         if config.loss.imitate:
             solved = np.array([t.success for t in data.trajectories], dtype=np.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from pathlib import Path
 
 from rollenv.agents.demonstrator import Demonstrator
@@ -76,8 +75,9 @@ class StoredBatches(Batches):
         metrics |= {"epoch": self.number * self.size / len(self.groups), "rows": float(self.size)}
         return self._epochs.batch(self.number - 1, self.size)
 
-    def _record_in_source(self, groups: Iterable[Group]) -> None:
+    async def _record(self, groups: list[Group]) -> dict[str, float]:
         """Leave the task source as it is: nothing was played."""
+        return {}
 
 
 # -- an expert ---------------------------------------------------------------------------------------------------------

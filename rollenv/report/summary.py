@@ -78,7 +78,22 @@ CURVES: tuple[Chart, ...] = (
         "The entropy of the first tokens of a response and of later ones.",
         tuple((f"entropy/position/{tokens}", name) for tokens, name in _POSITIONS),
     ),
-    ("Loss", "The policy-gradient loss. It says little by itself; watch the success instead.", (("loss", "loss"),)),
+    (
+        "Loss",
+        "Of RL it says little by itself: watch the success instead. Of given answers and preferences it falls as they "
+        "are learned, until rows that were held out no longer follow.",
+        (("loss", "training"), ("eval/loss", "held out")),
+    ),
+    (
+        "Right preferences",
+        "The share of pairs whose preferred episode the model prefers, and a rule that looks at lengths only.",
+        (("accuracy", "training"), ("eval/accuracy", "held out"), ("eval/accuracy_of_lengths", "by lengths")),
+    ),
+    (
+        "Rewards of a pair",
+        "How much likelier than at the start the two episodes became, times beta. Often both fall, and one faster.",
+        (("rewards/chosen", "preferred"), ("rewards/rejected", "rejected")),
+    ),
     (
         "Gradient norm",
         "The length of the gradient before it is clipped. Spikes point to unstable steps.",

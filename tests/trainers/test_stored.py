@@ -12,6 +12,7 @@ import words
 from rollenv import UsageError
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import stored_episodes
+from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir, RunDirError
 from rollenv.trainers.sources.given_rows import given_row
@@ -252,6 +253,13 @@ def test_stored_episodes_train_to_the_loss_of_the_run_they_are_from(model, tmp_p
         assert [row.get("loss") for row in again.rows] == [row.get("loss") for row in trainer.rows]
     with pytest.raises(UsageError, match="nothing to train on"):
         sft(model, file, tmp_path / "none", *keep, "batches.where='turns > 99'", recipe="sokoban")
+
+
+def test_tokens_of_another_tokenizer_are_refused(model, tmp_path):
+    turn = Turn((5, 6), (7, 8), (0.0, 0.0), 1.0, "quite another text", "")
+    storage.write(tmp_path / "other.jsonl", [Trajectory(Task("test:Words-v0", 0), [turn], "terminated", success=True)])
+    with pytest.raises(UsageError, match=r"another tokenizer.*export"):
+        sft(model, tmp_path / "other.jsonl", tmp_path / "run")
 
 
 def test_pairs_of_played_groups_are_learned(model, tmp_path):
