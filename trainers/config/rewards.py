@@ -124,7 +124,15 @@ class JudgeReward(DomainReward):
     end the run, which can be resumed."""
 
 
-_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward
+class OwnReward(DomainReward):
+    """A function of the user, such as a judge of one's own."""
+
+    kind: Literal["function"] = "function"
+    function: str = Field(pattern=".+:.+")
+    """``module:function``, which takes what ``rewards.function`` takes, ``reward`` included."""
+
+
+_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward | OwnReward
 AnyDomainReward = Annotated[
     _Domains, Field(discriminator="kind"), union("domains", "kind", _Domains, base=DomainReward)
 ]

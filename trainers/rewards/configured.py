@@ -14,7 +14,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward
+from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward, OwnReward
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 from rollenv.trainers.rewards.base import Reward, Sum, domains
 from rollenv.trainers.rewards.function import FunctionReward
@@ -103,6 +103,8 @@ def _reward(settings: AnyDomainReward) -> Reward:
         return Format(settings.pattern, matched=settings.matched, missed=settings.missed)
     if isinstance(settings, LengthReward):
         return Overlong(settings.longest, settings.buffer)
+    if isinstance(settings, OwnReward):
+        return FunctionReward(function_at(settings.function, "rewards.domains")).score
     if isinstance(settings, InstructionsReward):
         rows = RowInstructions(settings.column, settings.arguments)
         return Instructions(rows if settings.column else settings.checks, partial=settings.partial)
