@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Pages whose snippets belong together; test_own_pages.py follows them.
-FOLLOWED = {f"{name}.md" for name in ("own_data", "own_reward", "own_algorithm", "extend")}
+FOLLOWED = {f"{name}.md" for name in ("own_data", "own_reward", "own_algorithm", "own_loop", "extend")}
 
 
 def snippets(language: str) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from rollenv.agents.tiny.settings import TinySize
 
 ROOT = Path(__file__).parent.parent
 GUIDES = ROOT / "docs" / "guides"
-PAGES = [GUIDES / f"{name}.md" for name in ("own_data", "own_reward", "own_algorithm", "extend")]
+PAGES = [GUIDES / f"{name}.md" for name in ("own_data", "own_reward", "own_algorithm", "own_loop", "extend")]
 
 #: Training is cut to one short iteration, and a model of the tests takes the place of the one that is downloaded.
 SHORT = """
@@ -29,6 +29,8 @@ rollenv() {
     command rollenv "${@//smollm2-135m/$MODEL}"
   fi
 }
+python() { sed -i 's/, 40)/, 1)/; s/range(200)/range(8)/; s/range(8)]/range(2)]/' "$1"; command python "$@"; }
+pip() { :; }
 """
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 

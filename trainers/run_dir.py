@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import inspect
 import json
 import logging
 import os
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.plugins import function_at
 from rollenv.folder_lock import lock_folder
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
 from rollenv.rollout.records.plain import to_plain
@@ -19,7 +22,7 @@ from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
 from rollenv.trainers.config.algorithms import OwnAlgorithm
 from rollenv.trainers.config.losses import OwnLoss
-from rollenv.trainers.config.own import check_functions
+from rollenv.trainers.config.own import check_functions, own_functions
 from rollenv.trainers.config.run import StoredConfig
 
 logger = logging.getLogger(__name__)
@@ -32,6 +35,10 @@ MAY_CHANGE = (
     *("iterations:", "checkpoint_every:", "keep_checkpoints:", "threads:", "eval.", "trackers.", "placement."),
     "rollout.shard",
 )
+
+
+#: What fingerprints of the user's functions begin with; they may change.
+_SOURCE = "the file of "
 
 
 class RunDirError(RollenvError, OSError):
@@ -114,7 +121,11 @@ class RunDir:
             )
         before = {} if accept else self._about().get("fingerprints", {})
         now = fingerprints(started) if before else {}
-        if others := [name for name in now if before.get(name, now[name]) != now[name]]:
+        others = [name for name in now if before.get(name, now[name]) != now[name]]
+        for name in [name for name in others if name.startswith(_SOURCE)]:
+            logger.warning("%s changed since the run was started: what follows is trained by the new one", name)
+            others.remove(name)
+        if others:
             raise UsageError(
                 f"cannot resume {self.path}: {' and '.join(others)} changed since the run was started. Restore the old "
                 "state, start a new run in another folder, or continue anyway with --accept-changes"
@@ -215,8 +226,12 @@ class RunDir:
 
 
 def fingerprints(config: TrainConfig) -> dict[str, str]:
-    """Return fingerprints of a run's data sets, in training and evaluation, and of its models."""
+    """Return fingerprints of a run's data sets, in training and evaluation, of its models and its own functions."""
     prints = {}
+    for path, name in own_functions(config).items():
+        with contextlib.suppress(UsageError, OSError, TypeError):  # a function of a script, or without a file
+            file = inspect.getfile(inspect.unwrap(function_at(name, path)))
+            prints[f"{_SOURCE}{name}"] = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
     for env in config.environments() if config.env.id else ():  # a loop of the caller's own has none
         name = f"the data of {env.id} {json.dumps(env.kwargs, sort_keys=True, default=str)}"
         prints[name] = data_fingerprint(env.id, env.kwargs)

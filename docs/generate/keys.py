@@ -61,6 +61,8 @@ def _below(path: str, model: type[BaseModel]) -> Iterator[tuple[str, str, type[B
             for variant in dict.fromkeys(union.variants.values()):
                 values = [value for value, known in union.variants.items() if known is variant]
                 yield key, f"{key} with {union.tag} = {' or '.join(values)}", variant
+            if union.open:
+                yield key, f"{key} with {union.tag} = module:function", union.open
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield key, "", field.annotation
         elif parts := [

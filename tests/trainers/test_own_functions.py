@@ -18,9 +18,13 @@ from rollenv.cli.dry_run import differences
 from rollenv.trainers import Trainer, losses
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.sources.configured import source_of
 
 MODULE = """
 from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
 
 import numpy as np
 from rollenv.trainers import grpo
@@ -98,6 +102,20 @@ def plain(x):
     return -x.logprobs * x.advantages
 
 
+def evens(first, *, step: int = 2):
+    for seed in count(first.seed, step):
+        yield replace(first, seed=seed)
+
+
+def seeds(first, *, step: int = 1):
+    for seed in range(first.seed, first.seed + 5, step):
+        yield seed if seed > first.seed + 2 else replace(first, seed=seed)
+
+
+def length(answer, reward):
+    return 10 * reward + len(answer)
+
+
 constant = 3
 """
 
@@ -165,6 +183,51 @@ def test_a_run_is_resumed_with_the_function_and_its_arguments(folder):
         Trainer(started, again)
 
 
+def test_a_changed_file_of_a_function_is_said_when_a_run_is_resumed(folder, caplog):
+    _, run = trained("cut", "iterations=1", "algorithm.name=own_test:median", "rewards.function=own_test:length")
+    del run
+    again, started = RunDir.resume(folder / "cut")
+    again.extend(started, started)
+    assert "own_test" not in caplog.text
+    (folder / "own_test.py").write_text(MODULE + "\n# another one\n")
+    again.extend(started, started)
+    assert "the file of own_test:median changed" in caplog.text
+    assert "the file of own_test:length changed" in caplog.text
+
+
+def test_tasks_of_ones_own_are_trained_on_and_continue_where_they_were(folder):
+    config = config_of("tasks.kind=own_test:evens", "tasks.step=3", "seed=10")
+    source = source_of(config, {})
+    assert [next(source).seed for _ in range(3)] == [10, 13, 16]
+    again = source_of(config, {})
+    again.load_state_dict(json.loads(json.dumps(source.state_dict())))
+    assert next(again).seed == 19
+    rows, _ = trained("run", "tasks.kind=own_test:evens", "iterations=1")
+    assert rows[-1]["drawn"] > 0
+    part = {"env": {"id": config.env.id, "kwargs": config.env.kwargs}, "tasks": {"kind": "own_test:evens", "step": 4}}
+    mixed = source_of(config_of(f"tasks={json.dumps({'kind': 'mixture', 'parts': [part]})}".replace(": ", "=")), {})
+    first, second = next(mixed).seed, next(mixed).seed
+    assert second - first == 4
+
+
+def test_tasks_of_ones_own_that_end_are_errors(folder):
+    source = source_of(config_of("tasks.kind=own_test:seeds"), {})
+    assert [next(source).seed for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(UsageError, match=r"gave 3 after 3 tasks"):
+        next(source)
+    ending = source_of(config_of("tasks.kind=own_test:seeds", "tasks.step=3"), {})
+    next(ending)
+    with pytest.raises(UsageError, match=r"after 1 tasks"):
+        [next(ending), next(ending)]
+
+
+def test_a_function_is_a_reward_of_a_domain_and_keeps_the_environments_own(folder):
+    reward = '{ kind = "function", function = "own_test:length", weight = 0.5 }'
+    rows, _ = trained("run", f"rewards.domains=[{reward}]", "iterations=1")
+    assert rows[-1]["added/*"] > 0
+    assert rows[-1]["trained_reward"] == pytest.approx(rows[-1]["reward"] + rows[-1]["added/*"])
+
+
 def test_a_partial_functions_arguments_are_stored_as_keys(folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     import own_test
@@ -216,7 +279,7 @@ def test_the_recipes_folder_is_importable_and_installed_modules_come_first(folde
         (["algorithm.name=own_test:no_such"], r"algorithm.name 'own_test:no_such' cannot be loaded: AttributeError"),
         (["algorithm.name=own_test:constant"], r"'own_test:constant' is no function, but int"),
         (["loss.name=own_test:"], r"loss.name 'own_test:' is no module:function"),
-        (["algorithm.name=own_test:nothing"], r"own_test:nothing takes no batch"),
+        (["algorithm.name=own_test:nothing"], r"own_test:nothing takes nothing"),
         (["algorithm.name=own_test:with_common_key"], r"an argument 'whiten', a key of every algorithm; rename"),
         (["algorithm.name=own_test:needs"], r"algorithm.scale is missing"),
         (["algorithm.name=own_test:median", "algorithm.scal=2"], r"algorithm.scal: .*did you mean 'scale'\?"),
@@ -225,7 +288,14 @@ def test_the_recipes_folder_is_importable_and_installed_modules_come_first(folde
         (["algorithm.name=own_test:median", "algorithm.kind=3"], r"algorithm.kind, an argument .*valid string, got 3"),
         (["algorithm.name=own_test:median", "algorithm.whiten=3"], r"algorithm.whiten: "),
         (["loss.name=own_test:clip", "loss.clip_low=0.1"], r"no key loss.clip_low: own_test:clip .*it takes low"),
-        (["rewards.group=no_such_module_:f"], r"the group reward 'no_such_module_:f' cannot be loaded"),
+        (["tasks.kind=own_test:evens", "tasks.stepp=2"], r"no key tasks.stepp: own_test:evens .*did you mean 'step'"),
+        (["tasks.kind=own_test:nothing"], r"tasks.kind: own_test:nothing takes nothing"),
+        (["tasks.kind=evens"], r"tasks.kind is one of seeds.*or module:function"),
+        (
+            ['rewards.domains=[{kind="function", function="own_test:median"}]'],
+            r"domains.0.function: .*:median takes",
+        ),
+        (["rewards.group=no_such_module_:f"], r"rewards.group 'no_such_module_:f' cannot be loaded"),
     ],
 )
 def test_a_wrong_name_or_key_is_refused_before_anything_begins(overrides, error):

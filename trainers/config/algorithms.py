@@ -311,5 +311,5 @@ _Algorithm = (
 AnyAlgorithm = Annotated[
     Annotated[_Algorithm, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnAlgorithm, Tag(OWN)],
     OWN_OR_BUILT_IN,
-    union("algorithm", "name", _Algorithm, base=Algorithm, open=True),
+    union("algorithm", "name", _Algorithm, base=Algorithm, open=OwnAlgorithm),
 ]

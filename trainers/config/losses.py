@@ -178,7 +178,7 @@ _Loss = PpoClip | Gspo | Cispo | Topr | Dppo | Sapo | Gmpo | PolicyGradient | Li
 AnyLoss = Annotated[
     Annotated[_Loss, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)],
     OWN_OR_BUILT_IN,
-    union("loss", "name", _Loss, base=Loss, open=True),
+    union("loss", "name", _Loss, base=Loss, open=OwnLoss),
 ]
 
 # -- between the sampler and the trainer -------------------------------------------------------------------------------

@@ -134,7 +134,15 @@ class LearnedDomainReward(DomainReward):
     """Clip at plus and minus this; 0 for no limit."""
 
 
-_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward | LearnedDomainReward
+class OwnReward(DomainReward):
+    """A function of the user, such as a judge of one's own."""
+
+    kind: Literal["function"] = "function"
+    function: str = Field(pattern=".+:.+")
+    """``module:function``, which takes what ``rewards.function`` takes, ``reward`` included."""
+
+
+_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward | LearnedDomainReward | OwnReward
 AnyDomainReward = Annotated[
     _Domains, Field(discriminator="kind"), union("domains", "kind", _Domains, base=DomainReward)
 ]

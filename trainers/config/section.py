@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PrivateAttr
 
@@ -82,8 +82,8 @@ class Union:
     variants: Mapping[str, type[Section]]
     common: frozenset[str]
     """Keys that every variant has with the same meaning."""
-    open: bool = False
-    """A function of the user can be a variant, see :class:`OwnFunction`."""
+    open: type[Section] | None = None
+    """The section of a function of the user, if it can be a variant; see :class:`OwnVariant`."""
 
     def __str__(self) -> str:
         """The values of the tag."""
@@ -99,12 +99,14 @@ class Union:
 _UNIONS: dict[str, Union] = {}
 
 
-def union(section: str, tag: str, models: Any, base: type[Section] = Section, *, open: bool = False) -> BeforeValidator:
+def union(
+    section: str, tag: str, models: Any, base: type[Section] = Section, *, open: type[Section] | None = None
+) -> BeforeValidator:
     """Register a section's variants, the default one first, and return a validator that adds the default tag.
 
     Args:
         base: the section with the common keys of all variants.
-        open: functions of the user can be variants too.
+        open: the section of functions of the user, if they can be variants too.
     """
     variants = {
         str(value): model for model in get_args(models) for value in get_args(model.model_fields[tag].annotation)
@@ -126,15 +128,17 @@ BUILT_IN, OWN = "built-in", "module:function"
 
 
 def _kind(value: Any) -> str:
-    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", "")
-    return OWN if ":" in str(name) else BUILT_IN
+    for tag in ("name", "kind"):
+        if ":" in str(value.get(tag) if isinstance(value, dict) else getattr(value, tag, "")):
+            return OWN
+    return BUILT_IN
 
 
 #: Chooses between the built-in variants of an open union, and a function of the user.
 OWN_OR_BUILT_IN = Discriminator(_kind)
 
 
-class OwnFunction(Section):
+class OwnVariant(Section):
     """A function of the user, ``module:function``; its keyword arguments are further keys of the section.
 
     The keys are checked when the function is loaded, so a run's settings can be read without it.
@@ -142,13 +146,20 @@ class OwnFunction(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str
+    #: The key with the function.
+    tag: ClassVar = "name"
     _function: Callable[..., Any] | None = PrivateAttr(None)
 
     @property
     def function(self) -> Callable[..., Any]:
         """The function. Raises UsageError if it cannot be imported."""
-        return self._function or function_at(self.name, "the function")
+        return self._function or function_at(getattr(self, self.tag), "the function")
+
+
+class OwnFunction(OwnVariant):
+    """A function of the user in a section whose variants have names."""
+
+    name: str
 
     @classmethod
     def of(cls, function: Callable[..., Any], before: Section) -> Self:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import named_wrappers
-from rollenv.trainers.config.section import Positive, Section, union, unless
+from rollenv.trainers.config.section import BUILT_IN, OWN, OWN_OR_BUILT_IN, OwnVariant, Positive, Section, union, unless
 
 
 class EnvConfig(Section):
@@ -139,8 +139,19 @@ class MixtureConfig(Section):
         return {"env.options": others} | unless(warms_up, others, "env.kwargs")
 
 
+class OwnTasks(OwnVariant):
+    """A generator function of the user, from the environment's first task (with the run's seed) to all tasks."""
+
+    tag: ClassVar = "kind"
+    kind: str
+
+
 _Tasks = SeedsConfig | RowsConfig | LevelsConfig | PoolConfig | MixtureConfig
-AnyTasks = Annotated[_Tasks, Field(discriminator="kind"), union("tasks", "kind", _Tasks)]
+AnyTasks = Annotated[
+    Annotated[_Tasks, Field(discriminator="kind"), Tag(BUILT_IN)] | Annotated[OwnTasks, Tag(OWN)],
+    OWN_OR_BUILT_IN,
+    union("tasks", "kind", _Tasks, open=OwnTasks),
+]
 
 
 def training_environments(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:

@@ -20,6 +20,7 @@ from rollenv.trainers.config.rewards import (
     InstructionsReward,
     LearnedDomainReward,
     LengthReward,
+    OwnReward,
 )
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 from rollenv.trainers.rewards.base import Reward, Sum, domains
@@ -117,6 +118,8 @@ def _reward(settings: AnyDomainReward) -> Reward:
         from rollenv.trainers.rewards.learned import LearnedReward  # not above: it needs torch
 
         return LearnedReward(settings.path, settings.clip)
+    if isinstance(settings, OwnReward):
+        return FunctionReward(function_at(settings.function, "rewards.domains")).score
     if isinstance(settings, InstructionsReward):
         rows = RowInstructions(settings.column, settings.arguments)
         return Instructions(rows if settings.column else settings.checks, partial=settings.partial)

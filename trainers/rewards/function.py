@@ -32,12 +32,13 @@ class FunctionReward:
             lists for the episodes that end in one step of the engine and returns a list: some of ``prompts``,
             ``answers`` (or ``completions``), ``rows``, ``rewards``, and columns of the rows by name, with ``**columns``
             all. It may be a coroutine function; a plain function blocks the rollout.
+        what: its key, for errors.
 
     Raises:
         UsageError: the function takes none of these, or has another parameter without a default.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Callable[..., Any], what: str = "rewards.function"):
         self.function = function
         self.name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', function)}"
         parameters = inspect.signature(function).parameters.values()
@@ -50,7 +51,7 @@ class FunctionReward:
             wrong = self.columns[0] if self.columns else "none"
             hint = did_you_mean(wrong, [*ONE, *BATCH], form=repr)
             raise UsageError(
-                f"rewards.function: {self.name} takes {wrong}, and can take {', '.join(ONE)}; or {', '.join(BATCH)} of "
+                f"{what}: {self.name} takes {wrong}, and can take {', '.join(ONE)}; or {', '.join(BATCH)} of "
                 f"a batch; {hint}".removesuffix("; ")
             )
         self._reads_row = bool({"row", "rows"} & {*self.takes} or (self.batch and (self.columns or self.all_columns)))
@@ -60,15 +61,18 @@ class FunctionReward:
     async def __call__(self, trajectory: Trajectory) -> float:
         """Return the function's reward, and take the environment's away."""
         own = trajectory.own_reward
-        if self.batch:
-            value = await self._in_batch(trajectory)
-        else:
-            given = self._given(trajectory)
-            value = self._number(await self._call({name: given[name] for name in self.takes}))
+        value = await self.score(trajectory)
         trajectory.env_reward = own
         for turn in trajectory.turns:
             turn.reward = 0.0
         return value
+
+    async def score(self, trajectory: Trajectory) -> float:
+        """Return the function's reward."""
+        if self.batch:
+            return await self._in_batch(trajectory)
+        given = self._given(trajectory)
+        return self._number(await self._call({name: given[name] for name in self.takes}))
 
     async def _in_batch(self, trajectory: Trajectory) -> float:
         """Score an episode together with those that end in the same step of the event loop."""

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rollenv.core.curriculum import Curriculum, Schedule
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.wrappers.factory import with_tokenizer
+from rollenv.rollout.types import Task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, LevelsConfig, MixtureConfig, PoolConfig, RowsConfig
+from rollenv.trainers.config.own import own_arguments
+from rollenv.trainers.config.tasks import (
+    AnyTasks,
+    EnvConfig,
+    LevelsConfig,
+    MixtureConfig,
+    OwnTasks,
+    PoolConfig,
+    RowsConfig,
+)
 from rollenv.trainers.sources.base import TaskSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.mixture import MixtureSource
 from rollenv.trainers.sources.success_aware import SuccessAware
-from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource, Rows, Seeds, SeedSource
+from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource, OwnSource, Rows, Seeds, SeedSource
 
 
 def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
@@ -21,6 +33,9 @@ def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
 
 def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskSource:
     template = TaskTemplate(env.id, env.kwargs, env.wrappers, env.options)
+    if isinstance(tasks, OwnTasks):
+        first = Task(env.id, seed, env.kwargs, env.wrappers, env.options)
+        return OwnSource(partial(tasks.function, first, **own_arguments(tasks, "tasks")))
     if isinstance(tasks, RowsConfig):
         return DatasetSource(Rows(template), seed=seed, shuffle=tasks.shuffle)
     if isinstance(tasks, PoolConfig):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +43,33 @@ class SeedSource(Iterator[Task]):
 
     def metrics(self) -> dict[str, float]:
         return {"drawn": self.drawn}
+
+
+class OwnSource(SeedSource):
+    """The tasks of a user's generator; a resumed run draws again what the run had drawn.
+
+    Args:
+        make: returns the tasks, the same at every call.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[Task]]):
+        self.make, self.drawn = make, 0
+        self._tasks = iter(make())
+
+    def __next__(self) -> Task:
+        task = next(self._tasks, None)
+        if not isinstance(task, Task):
+            gave = "ended" if task is None else f"gave {task!r:.80}"
+            raise UsageError(
+                f"tasks.kind: the generator {gave} after {self.drawn} tasks; it has to give a Task each time"
+            )
+        number, self.drawn = self.drawn, self.drawn + 1
+        return SourcedTask.of(task, (number,))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._tasks, self.drawn = iter(self.make()), 0
+        for _ in range(read_state(self, state, lambda saved: count(saved["drawn"]))):
+            next(self)
 
 
 class Items(Protocol):
