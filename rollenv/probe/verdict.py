@@ -236,7 +236,7 @@ def _computed(
     share, larger = (told.informative(each)[0] for each in (size, 2 * size))
     pool = f"tasks.pool={0 if env_spec.indexed else 64 * groups}"
     paid = next((floor for floor in floors if floor.above.endswith(UNSOLVED)), None)
-    if paid:
+    if paid and told.success[0] > 0:
         text = f"“{paid.name}” earns {paid.reward:.3g}: pay success alone"
         yield Advice(("rewards.success_only=true",), text)
     if 0 < share < 0.5:
