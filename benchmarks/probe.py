@@ -1,4 +1,5 @@
-"""Probe ten ids with the tiny and the real model, two environments with planted faults, and a foreign package.
+"""Probe ten ids with the tiny and the real model, two environments with planted faults, and a foreign
+package: a server that the package openenv runs (.bench/openenv, from `make peers`).
 
     python benchmarks/probe.py FOLDER [tiny|real|faults|foreign ...]
 
@@ -22,9 +23,10 @@ IDS = (
     *("rg:spell_backward", "rg:letter_counting", "rg:chain_sum", "code:OneLine-v0-easy", "tools:Tiny-v0"),
     "shell:Logs-v0-easy",
 )
-WARM_UP = ("--set", "model.warm_up.steps=150", "--set", "model.warm_up.episodes=600")
-TINY = ("-a", "local:tiny", "--minutes", "2", *WARM_UP)
-REAL = ("-a", "local:smollm2-135m", "--minutes", "1.5", "--max-tokens", "16", "-n", "12", "-k", "8")
+WARM_UP = ("--set", "model.warm_up.steps=60", "--set", "model.warm_up.episodes=400")
+TINY = ("-a", "local:tiny", "--minutes", "1.5", *WARM_UP)
+REAL = ("-a", "local:smollm2-135m", "--minutes", "1.5", "--max-tokens", "12", "-n", "8", "-k", "8")
+ROOT, PORT = Path(__file__).parents[1], "8973"
 FAULTS = '''
 import time
 
@@ -77,6 +79,41 @@ def register_envs():
         rollenv.register(f"faults:{name}-v0", f"faults:{name}", abilities=["oracle", "random_action"])
 '''
 
+#: A server of the package openenv, as its own echo environment: a longer message is worth more.
+ECHO = """
+from openenv.core.env_server.http_server import create_app
+from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.types import Action, Observation, State
+
+
+class Said(Action):
+    message: str
+
+
+class Heard(Observation):
+    heard: str
+
+
+class Echo(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    turns = 0
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.turns = 0
+        return Heard(heard="Say something.", done=False)
+
+    def step(self, action, timeout_s=None, **kwargs):
+        self.turns += 1
+        return Heard(heard=action.message, reward=0.1 * len(action.message), done=self.turns >= 2)
+
+    @property
+    def state(self):
+        return State(step_count=self.turns)
+
+
+app = create_app(Echo, Said, Heard, max_concurrent_envs=100)
+"""
+
 
 def probe(folder: Path, env: str, *args: str) -> tuple[dict, float]:
     """Run one probe in a process of its own, with the module ``faults`` beside it, and return its numbers and time."""
@@ -121,8 +158,12 @@ def main(folder: Path, parts: list[str]) -> None:
             for agent in (TINY, REAL, ("-a", "noisy:0.7")):
                 probe(folder, f"faults:{name}-v0", *agent)
     if "foreign" in parts:
-        probe(folder, "gymnasium:CartPole-v1", *REAL)
-        probe(folder, "gymnasium:Taxi-v4", "-a", "random")
+        (folder / "echo.py").write_text(ECHO)
+        server = [str(ROOT / ".bench/openenv/bin/python"), "-m", "uvicorn", "echo:app", "--port", PORT]
+        with subprocess.Popen(server, cwd=folder, stderr=subprocess.DEVNULL) as process:
+            time.sleep(15)
+            probe(folder, f"openenv:http://127.0.0.1:{PORT}", *REAL)
+            process.terminate()
     for part, args in (("tiny", TINY), ("real", REAL)):
         for env in IDS if part in parts else ():
             probe(folder, env, *args)

@@ -81,7 +81,7 @@ def command(
         config, player, variant = _player(env, given, agent, options, watch)
         describe_data(config.env.id, config.env.kwargs)
         together = options.concurrency or _CONCURRENT
-        limits = Limits(turns=200)
+        limits = Limits(turns=200, episode=30 * minutes)
         with (
             make_workers(workers) as pool,
             RolloutManager(player, pool, limits=limits, max_concurrent=together, unhealthy_after=10_000) as manager,

@@ -71,7 +71,8 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[s
     written = [_tag("tr", "".join(_tag("th", each) for each in head))]
     for number, row in enumerate(rows):
         kind = kinds[number] if number < len(kinds) else ""
-        written.append(_tag("tr", "".join(_tag("td", cell) for cell in row), kind))
+        cells = "".join(_tag("td", cell, "short" if len(cell) < 28 else "") for cell in row)
+        written.append(_tag("tr", cells, kind))
     return _tag("div", _tag("table", "".join(written)), "card scroll")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
-from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session, member
+from rollenv.agents.base import Agent
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import with_tokenizer
@@ -36,9 +37,6 @@ _MODEL, _TRIALS, _FLOORS, _AGAIN = 0.5, 0.2, 0.2, 0.2
 
 #: Most and fewest tasks of each floor; tasks and episodes of a trial.
 _FLOOR_TASKS, _FLOOR_FEWEST, _TRIAL_TASKS, _TRIAL_EPISODES = 64, 8, 12, 8
-
-#: The key of ``Trajectory.record`` of an episode that was cut off because there was no time.
-_CUT = "cut"
 
 
 @dataclass
@@ -113,7 +111,7 @@ def probe(
         variant: None if the agent does not play by the recipe, so that no settings are tried.
 
     Raises:
-        UsageError: no task was played to its end in time.
+        UsageError: there is no time at all.
     """
     began = time.monotonic()
     env_spec, rollout = spec(config.env.id), config.rollout
@@ -121,10 +119,7 @@ def probe(
     episodes = _play(manager, agent, tasks, k, _MODEL * seconds, lambda done: watch("playing", done, len(tasks) * k))
     played = time.monotonic() - began
     if not episodes:
-        raise UsageError(
-            f"no task of {config.env.id} was played {k} times in {_MODEL * seconds:.0f} s: give more --minutes, fewer "
-            f"episodes with -k, or shorter answers with --max-tokens ({rollout.max_new_tokens} now)"
-        )
+        raise UsageError(f"there is no time to play {config.env.id}, {_MODEL * seconds:.0f} s: give more --minutes")
     told, seen = taught(config.env.id, episodes, k, len(tasks) * k - len(episodes)), lengths(episodes)
     trials = []
     tried = verdict.candidates(config, env_spec, told, seen) if variant else []
@@ -139,6 +134,10 @@ def probe(
     groups, size = rollout.groups_per_batch, rollout.group_size
     watch("measuring an update", 0, 1)
     update = update_seconds(agent.model, episodes, size) if hasattr(agent, "model") else None
+    limits = {}
+    if hasattr(agent, "tokenizer"):
+        limits["tokens of a prompt"] = rollout.max_prompt_tokens or agent.engine.max_context
+        limits["tokens of an answer"] = agent.sampling.max_new_tokens
     costs = [t.metrics["cost"] for t in episodes if "cost" in t.metrics]
     advice = verdict.advice(config, env_spec, told, seen, floors, trials)
     return ProbeResult(
@@ -149,7 +148,7 @@ def probe(
         group_size=size,
         told=told,
         lengths=seen,
-        limits=_limits(agent, rollout.max_prompt_tokens),
+        limits=limits,
         iteration={
             "episodes": groups * size,
             "play": played / len(episodes) * groups * size,
@@ -176,45 +175,6 @@ def tasks_for(config: TrainConfig, n: int) -> list[Task]:
     return [whole[i * len(whole) // n] for i in range(n)] if len(whole) > n else whole
 
 
-def _limits(agent: Any, prompt: int) -> dict[str, int]:
-    if not hasattr(agent, "tokenizer"):
-        return {}
-    return {
-        "tokens of a prompt": prompt or agent.engine.max_context,
-        "tokens of an answer": agent.sampling.max_new_tokens,
-    }
-
-
-class _TimedAgent:
-    """Plays another agent until a moment of ``time.monotonic``; a later turn cuts its episode off."""
-
-    def __init__(self, agent: Agent, until: float):
-        self.agent, self.until = agent, until
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.agent, name)
-
-    def start(self, env: EnvHandle, seed: int) -> Any:
-        return _TimedSession(self.agent.start(env, seed), self.until)
-
-
-class _TimedSession:
-    def __init__(self, inner: Session, until: float):
-        self.inner, self.until, self.cut = inner, until, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        self.cut = time.monotonic() > self.until
-        if self.cut:
-            raise ContextFull("the probe's time is up")
-        return await self.inner.act(observation, info)
-
-    def record(self) -> dict[str, Any]:
-        return {**member(self.inner, Session, "record")(), **({_CUT: True} if self.cut else {})}
-
-
 def _play(
     manager: RolloutManager,
     agent: Agent,
@@ -223,27 +183,16 @@ def _play(
     seconds: float,
     watch: Callable[[int], None] = lambda _: None,
 ) -> list[Trajectory]:
-    """Play each task ``k`` times while there is time, and return the episodes of the tasks that were finished."""
+    """Play each task ``k`` times, some tasks at a time while there is time, and return the episodes."""
     episodes = [Trajectory(task, group=i, member=j) for i, task in enumerate(tasks) for j in range(k)]
-    until, ended = time.monotonic() + seconds, list[int]()
-
-    def begun() -> Iterator[Trajectory]:
-        for trajectory in episodes:
-            if time.monotonic() < until:
-                yield trajectory
-
-    def count(trajectory: Trajectory) -> None:
-        if _CUT not in trajectory.record:
-            ended.append(id(trajectory))
-        watch(len(ended))
-
+    until, done = time.monotonic() + seconds, 0
+    together = k * max(1, (manager.max_concurrent or len(episodes)) // k)
+    player, ended = manager.with_agent(agent), itertools.count(1)
     watch(0)
-    timed: Any = _TimedAgent(agent, until)
-    lazily: Any = begun()  # a task is begun when there is room for it
-    manager.with_agent(timed).play(lazily, count)
-    known = {*ended}
-    groups = [episodes[i : i + k] for i in range(0, len(episodes), k)]
-    return [t for group in groups if all(id(t) in known for t in group) for t in group]
+    while done < len(episodes) and time.monotonic() < until:
+        player.play(episodes[done : done + together], lambda _: watch(next(ended)))
+        done += together
+    return episodes[:done]
 
 
 def _try(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,18 +33,8 @@ _SURE = 3.0
 #: Part of what is said of a floor that is paid without solving more.
 UNSOLVED = " and solves no more"
 
+#: The ways in which a floor is above the model.
 _CHEATS, _SOLVES, _EARNS = "solves tasks by cheating", "solves more than the model", "earns more than the model"
-
-#: What to do about floors of a kind that are above the model.
-_MEND, _LEARN = "Training would find this; mend the reward first.", "The model does not know the actions yet."
-_ABOVE: dict[tuple[Kind, str], str] = {
-    ("cheat", _CHEATS): _MEND,
-    ("blind", _SOLVES): _MEND,
-    ("blind", _EARNS): _MEND,
-    ("cheat", _EARNS): _MEND,
-    ("moves", _SOLVES): _LEARN,
-    ("moves", _EARNS): _LEARN,
-}
 
 _DIFFERENT = {
     "reward": "got another reward in a second process",
@@ -110,6 +101,8 @@ def interval(values: Interval) -> str:
 
 def judge(floors: Sequence[FloorResult], told: Taught) -> None:
     """Compare floors with the model, and cheats with doing nothing."""
+    if told.count("failed") == len(told.tasks):
+        return
     idle = max((floor.success[0] for floor in floors if floor.name == NOTHING), default=0.0)
     for floor in floors:
         low, _ = wilson_interval(floor.success[0] * floor.episodes, floor.episodes, _SURE)
@@ -130,12 +123,15 @@ def remarks(env_spec: EnvSpec, told: Taught, floors: Sequence[FloorResult], agai
 
 def _of_floors(told: Taught, floors: Sequence[FloorResult]) -> Iterator[Remark]:
     ordered = sorted(floors, key=lambda f: (-f.success[0], -f.reward))
-    for (kind, how), do in _ABOVE.items():
+    for kind, how in itertools.product(("cheat", "blind", "moves"), (_CHEATS, _SOLVES, _EARNS)):
         if same := [floor for floor in ordered if floor.kind == kind and floor.above.startswith(how)]:
             floor, others = same[0], f" So do {len(same) - 1} others." if len(same) > 1 else ""
             numbers = f"success {interval(floor.success)}, reward {floor.reward:.3g}; the model "
             numbers += f"{interval(told.success)}, reward {told.reward[0]:.3g}"
-            if kind == "blind" and how == _SOLVES and floor.success[1] < _OFTEN:
+            do = "Training would find this; mend the reward first."
+            if kind == "moves":
+                do = "The model does not know the actions yet."
+            elif how == _SOLVES and floor.success[1] < _OFTEN:
                 do = "The model does less than guess."
             yield Remark("red", f"“{floor.name}” {floor.above}: {numbers}. {do}{others}")
     high = [floor for floor in ordered if floor.kind == "blind" and not floor.above and floor.success[1] > _OFTEN]
@@ -236,7 +232,7 @@ def _computed(
     share, larger = (told.informative(each)[0] for each in (size, 2 * size))
     pool = f"tasks.pool={0 if env_spec.indexed else 64 * groups}"
     paid = next((floor for floor in floors if floor.above.endswith(UNSOLVED)), None)
-    if paid:
+    if paid and told.success[0] > 0:
         text = f"“{paid.name}” earns {paid.reward:.3g}: pay success alone"
         yield Advice(("rewards.success_only=true",), text)
     if 0 < share < 0.5:
