@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: The path of the environment's own expert.
+ORACLE = "oracle"
+
 #: ``report(stage, done, total, numbers)``
 Report = Callable[[str, int, int, dict[str, float]], None]
 
@@ -57,6 +60,21 @@ def read_given(
         else:
             found += given_episodes(path, where, agent, compared)
     return found
+
+
+def check_given(paths: Sequence[str]) -> None:
+    """Check that paths exist and that their rows can be read, without a model.
+
+    Raises:
+        UsageError: a path does not exist, has no rows, or one of no known shape; the text has file and row.
+    """
+    for path in (Path(path) for path in paths if path != ORACLE):
+        if not path.exists():
+            raise UsageError(f"batches.data: there is no file or folder {str(path)!r}")
+        if _has_episodes(path):
+            continue
+        if not is_data(str(path)) or not len([*read_given_rows(path)]):
+            raise UsageError(f"batches.data: {path} has neither rows nor stored episodes")
 
 
 class Epochs(Generic[T]):

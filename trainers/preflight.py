@@ -15,6 +15,8 @@ from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.own import check_functions
+from rollenv.trainers.config.run import StoredConfig
+from rollenv.trainers.given_episodes import check_given
 from rollenv.trainers.policies.routing import experts_per_token
 from rollenv.trainers.tracking import trackers_of
 
@@ -42,6 +44,8 @@ def preflight(config: TrainConfig) -> None:
     if lacking:
         raise MissingExtra(f"a package is not installed. {'; '.join(lacking)}")
     trackers_of(config.trackers)
+    if isinstance(config.batches, StoredConfig):
+        check_given(config.batches.data)
 
     here = placement.by_ray and not (placement.address or os.environ.get("RAY_ADDRESS"))
     if here and placement.devices == "gpu" and not torch.cuda.is_available():

@@ -16,11 +16,8 @@ from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import Preference
 from rollenv.trainers.config.run import StoredConfig
-from rollenv.trainers.given_episodes import Epochs, Report, given_episodes, is_held_out, read_given, within
+from rollenv.trainers.given_episodes import ORACLE, Epochs, Report, given_episodes, is_held_out, read_given, within
 from rollenv.trainers.sources.base import TaskSource
-
-#: The value of ``batches.data`` for the environment's own expert.
-ORACLE = "oracle"
 
 #: Episodes that an expert plays at a time, between two reports of progress.
 _CHUNK = 64

@@ -55,6 +55,10 @@ def dry_run(config: TrainConfig) -> None:
     from rollenv.trainers.preflight import preflight
 
     preflight(config)
+    if not config.env.id:  # given rows, which no environment asks for
+        _print_settings(config)
+        console.print("\nnothing was started")
+        return
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
     trained = config.environments()[0]
@@ -63,10 +67,7 @@ def dry_run(config: TrainConfig) -> None:
     turns = most_turns(env)
     env.close()
     refuse_without_room(config, plan, prompt)
-    console.print_json(json.dumps(config.model_dump(mode="json")))
-    console.print("\n[bold]what differs from the defaults[/]")
-    for line in differences(config):
-        console.print(line, markup=False, soft_wrap=True)
+    _print_settings(config)
     console.print("\n[bold]the first prompt[/]")
     console.print(prompt, markup=False, soft_wrap=True)
     needs: dict[str, int | str] = {"teacher": teacher.about} if teacher else {}
@@ -78,6 +79,13 @@ def dry_run(config: TrainConfig) -> None:
         memory = dict(memory_rows(config, plan, teacher, together))
         _print_table("[bold]memory of an update on its device[/] (besides caches while playing)", memory)
     console.print("nothing was started")
+
+
+def _print_settings(config: TrainConfig) -> None:
+    console.print_json(json.dumps(config.model_dump(mode="json")))
+    console.print("\n[bold]what differs from the defaults[/]")
+    for line in differences(config):
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _print_table(title: str, rows: Mapping[str, int | str]) -> None:
