@@ -73,8 +73,8 @@ class RunDir:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir(exist_ok=path.is_dir() and not any(path.iterdir()))
             lock_folder(path, run)
-            run.about_file.write_text(about + "\n")
             run._write_config(config)
+            run.about_file.write_text(about + "\n")
         except FileExistsError as error:
             raise UsageError(
                 f"the run directory {path} exists; continue it with --resume, or choose another with run_dir=PATH"

@@ -53,10 +53,11 @@ def train_from(url: str, settings: Sequence[str], batch: int, accept: bool = Fal
     drawn = {"temperature": named["temperature"]} if "temperature" in named else {}
     agent = LocalAgent.load(str(named["model"]), plays=False, **drawn)
     others.append(f"model.path={named['model']}")
-    learner = Learner(agent, *others, run_dir=str(named["run_dir"]), accept_changes=accept)
     headers, mounts = {"Authorization": f"Bearer {key}"}, without_proxy(url)
-    console.print(f"writing to {learner.run.path}", soft_wrap=True, markup=False)
     with httpx.Client(base_url=url, headers=headers, timeout=60.0, mounts=mounts) as client:
+        _asked(client, "GET", "")  # fails before anything is written
+        learner = Learner(agent, *others, run_dir=str(named["run_dir"]), accept_changes=accept)
+        console.print(f"writing to {learner.run.path}", soft_wrap=True, markup=False)
         _drop(client, learner.about.get("sessions", ()))
         while learner.state.iteration < learner.config.iterations:
             rated = [row for row in _asked(client, "GET", "") if row["over"] and row["total_reward"] is not None][

@@ -112,6 +112,15 @@ def seeds(first, *, step: int = 1):
         yield seed if seed > first.seed + 2 else replace(first, seed=seed)
 
 
+def once(first):
+    yield first
+    raise ValueError("no more")
+
+
+def no_generator(first):
+    return 3
+
+
 def length(answer, reward):
     return 10 * reward + len(answer)
 
@@ -215,10 +224,14 @@ def test_tasks_of_ones_own_that_end_are_errors(folder):
     assert [next(source).seed for _ in range(3)] == [0, 1, 2]
     with pytest.raises(UsageError, match=r"gave 3 after 3 tasks"):
         next(source)
-    ending = source_of(config_of("tasks.kind=own_test:seeds", "tasks.step=3"), {})
+    ending = source_of(config_of("tasks.kind=own_test:once"), {})
     next(ending)
-    with pytest.raises(UsageError, match=r"after 1 tasks"):
-        [next(ending), next(ending)]
+    with pytest.raises(UsageError, match=r"raised ValueError: no more \(own_test.py, line \d+"):
+        next(ending)
+    with pytest.raises(UsageError, match=r"ended after 1 tasks"):
+        next(ending)
+    with pytest.raises(UsageError, match="TypeError"):
+        next(source_of(config_of("tasks.kind=own_test:no_generator"), {}))
 
 
 def test_a_function_is_a_reward_of_a_domain_and_keeps_the_environments_own(folder):

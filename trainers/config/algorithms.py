@@ -10,7 +10,6 @@ from pydantic import Field, Tag
 from rollenv.trainers.config.section import (
     BUILT_IN,
     OWN,
-    OWN_OR_BUILT_IN,
     Discount,
     OwnFunction,
     Positive,
@@ -18,6 +17,7 @@ from rollenv.trainers.config.section import (
     Section,
     Share,
     Weight,
+    own_or_built_in,
     union,
     unless,
 )
@@ -310,6 +310,6 @@ _Algorithm = (
 )
 AnyAlgorithm = Annotated[
     Annotated[_Algorithm, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnAlgorithm, Tag(OWN)],
-    OWN_OR_BUILT_IN,
+    own_or_built_in("name"),
     union("algorithm", "name", _Algorithm, base=Algorithm, open=OwnAlgorithm),
 ]

@@ -13,13 +13,13 @@ from pydantic import AfterValidator, Field, Tag, model_validator
 from rollenv.trainers.config.section import (
     BUILT_IN,
     OWN,
-    OWN_OR_BUILT_IN,
     HomePath,
     OwnFunction,
     Positive,
     Section,
     Share,
     Weight,
+    own_or_built_in,
     union,
     unless,
 )
@@ -177,7 +177,7 @@ class OwnLoss(Loss, OwnFunction):
 _Loss = PpoClip | Gspo | Cispo | Topr | Dppo | Sapo | Gmpo | PolicyGradient | Likelihood
 AnyLoss = Annotated[
     Annotated[_Loss, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnLoss, Tag(OWN)],
-    OWN_OR_BUILT_IN,
+    own_or_built_in("name"),
     union("loss", "name", _Loss, base=Loss, open=OwnLoss),
 ]
 

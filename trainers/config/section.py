@@ -127,15 +127,13 @@ def union_of(path: str) -> Union | None:
 BUILT_IN, OWN = "built-in", "module:function"
 
 
-def _kind(value: Any) -> str:
-    for tag in ("name", "kind"):
-        if ":" in str(value.get(tag) if isinstance(value, dict) else getattr(value, tag, "")):
-            return OWN
-    return BUILT_IN
+def own_or_built_in(tag: str) -> Discriminator:
+    """Choose between the built-in variants of an open union, and a function of the user."""
 
+    def chosen(value: Any) -> str:
+        return OWN if ":" in str(value.get(tag) if isinstance(value, dict) else getattr(value, tag, "")) else BUILT_IN
 
-#: Chooses between the built-in variants of an open union, and a function of the user.
-OWN_OR_BUILT_IN = Discriminator(_kind)
+    return Discriminator(chosen)
 
 
 class OwnVariant(Section):

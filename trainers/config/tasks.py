@@ -10,7 +10,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator
 
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import named_wrappers
-from rollenv.trainers.config.section import BUILT_IN, OWN, OWN_OR_BUILT_IN, OwnVariant, Positive, Section, union, unless
+from rollenv.trainers.config.section import BUILT_IN, OWN, OwnVariant, Positive, Section, own_or_built_in, union, unless
 
 
 class EnvConfig(Section):
@@ -149,7 +149,7 @@ class OwnTasks(OwnVariant):
 _Tasks = SeedsConfig | RowsConfig | LevelsConfig | PoolConfig | MixtureConfig
 AnyTasks = Annotated[
     Annotated[_Tasks, Field(discriminator="kind"), Tag(BUILT_IN)] | Annotated[OwnTasks, Tag(OWN)],
-    OWN_OR_BUILT_IN,
+    own_or_built_in("kind"),
     union("tasks", "kind", _Tasks, open=OwnTasks),
 ]
 

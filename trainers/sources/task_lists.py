@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rollenv.core.curriculum import Curriculum, Schedule
 from rollenv.core.errors import UsageError
+from rollenv.core.plugins import at_line
 from rollenv.core.registry import spec
 from rollenv.rollout.types import Group, Task
 from rollenv.rollout.workers.base import make_env
@@ -54,7 +55,13 @@ class OwnSource(SeedSource):
 
     def __init__(self, make: Callable[[], Iterable[Task]]):
         self.make, self.drawn = make, 0
-        self._tasks = iter(make())
+        self._tasks = self._made()
+
+    def _made(self) -> Iterator[Task]:
+        try:
+            yield from self.make()
+        except Exception as error:
+            raise UsageError(f"tasks.kind: the generator raised {at_line(error)}") from error
 
     def __next__(self) -> Task:
         task = next(self._tasks, None)
@@ -67,7 +74,7 @@ class OwnSource(SeedSource):
         return SourcedTask.of(task, (number,))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._tasks, self.drawn = iter(self.make()), 0
+        self._tasks, self.drawn = self._made(), 0
         for _ in range(read_state(self, state, lambda saved: count(saved["drawn"]))):
             next(self)
 
