@@ -210,3 +210,10 @@ def test_every_setting_that_is_advised_exists(env_id, model):
 )
 def test_the_first_admissible_action(info, first):
     assert first_admissible(info) == first
+
+
+def test_the_command_to_train_has_the_settings_that_were_probed(rollenv_command):
+    args = ("-n", "4", "-k", "4", "--set", "rollout.group_size=4", "--seed", "3", "--json")
+    found = rollenv_command("probe", "game:GuessTheNumber-v0-easy", "max_turns=3", "-a", "random", *args)
+    command = "rollenv train game:GuessTheNumber-v0-easy model=MODEL env.kwargs.max_turns=3 rollout.group_size=4 seed=3"
+    assert json.loads(found.stdout)["command"].startswith(command)
