@@ -176,7 +176,9 @@ COUNTS = st.builds(
     st.integers(0, 16),
     st.integers(0, 2),
 )
-SEEN = st.fixed_dictionaries({name: st.floats(0, 1) for name in ("answers_cut", "truncated", "full")})
+SEEN = st.fixed_dictionaries(
+    {name: st.floats(0, 1) for name in ("answers_cut", "truncated", "full")} | {"cut_solved": st.integers(0, 1)}
+)
 
 
 @pytest.mark.parametrize("env_id", ["planted:Sum-v0", "game:Sokoban-v0-easy", "math:Arithmetic-v0-digit"])
