@@ -186,7 +186,7 @@ def _print(found: ProbeResult, folder: Path) -> None:
         console.print(remark.text, style=style, markup=False, soft_wrap=True)
     head = ("tasks", "success (95 %)", "reward", *(f"groups of {size} that teach" for size in SIZES), "failed")
     table = Table(*head, box=None, padding=(0, 1, 0, 0))
-    shares = [interval(told.informative(size)) for size in SIZES]
+    shares = ["≥ " * (size > found.k) + interval(told.informative(size)) for size in SIZES]
     failed = str(sum(told.failures.values()))
     table.add_row(f"{len(told.tasks)} × {found.k}", interval(told.success), f"{told.reward[0]:.3f}", *shares, failed)
     console.print(table)
