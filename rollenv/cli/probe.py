@@ -76,7 +76,12 @@ def command(
     if wrong := [text for text in arguments or () if "=" not in text]:
         raise UsageError(f"{wrong[0]!r} is no KEY=VALUE; one environment is probed at a time")
     folder = _folder(env, out)
-    given = [*(f"env.kwargs.{text}" for text in arguments or ()), *(settings or ()), f"seed={seed}"]
+    given = [*(f"env.kwargs.{text}" for text in arguments or ()), *(settings or ())]
+    if seed:
+        given.append(f"seed={seed}")
+    if agent.startswith("local:"):
+        drawn = {"rollout.temperature": options.temperature, "rollout.max_new_tokens": options.max_tokens}
+        given += [f"{key}={value}" for key, value in drawn.items() if value is not None]
     with _progress() as watch:
         config, player, variant = _player(env, given, agent, options, watch)
         describe_data(config.env.id, config.env.kwargs)
@@ -86,7 +91,8 @@ def command(
             make_workers(workers) as pool,
             RolloutManager(player, pool, limits=limits, max_concurrent=together, unhealthy_after=10_000) as manager,
         ):
-            found = probe(config, player, agent, manager, n=n, k=k, seconds=60 * minutes, watch=watch, variant=variant)
+            how: dict[str, Any] = {"watch": watch, "variant": variant, "settings": given}
+            found = probe(config, player, agent, manager, n=n, k=k, seconds=60 * minutes, **how)
     with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "probe.json").write_text(json_module.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
@@ -122,8 +128,6 @@ def _player(
     if kind != "local":
         return load_config(env, ["model=MODEL", *given]), make_agent(agent, options), None
     options.check(agent)
-    drawn = {"rollout.temperature": options.temperature, "rollout.max_new_tokens": options.max_tokens}
-    given += [f"{key}={value}" for key, value in drawn.items() if value is not None]
     from transformers.utils import logging
 
     from rollenv.agents.engines.cpu_threads import CpuThreads
@@ -182,7 +186,7 @@ def _print(found: ProbeResult, folder: Path) -> None:
         console.print(remark.text, style=style, markup=False, soft_wrap=True)
     head = ("tasks", "success (95 %)", "reward", *(f"groups of {size} that teach" for size in SIZES), "failed")
     table = Table(*head, box=None, padding=(0, 1, 0, 0))
-    shares = [interval(told.informative(size)) for size in SIZES]
+    shares = ["≥ " * (size > found.k) + interval(told.informative(size)) for size in SIZES]
     failed = str(sum(told.failures.values()))
     table.add_row(f"{len(told.tasks)} × {found.k}", interval(told.success), f"{told.reward[0]:.3f}", *shares, failed)
     console.print(table)

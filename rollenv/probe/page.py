@@ -81,7 +81,10 @@ def _tiles(found: ProbeResult) -> str:
     tiles = [
         ("Success", interval(told.success), f"{len(told.tasks)} tasks × {found.k}, 95 %"),
         ("Reward", f"{told.reward[0]:.3g}", f"{told.reward[1]:.3g} to {told.reward[2]:.3g}"),
-        *((f"Groups of {size} that teach", interval(told.informative(size)), "") for size in SIZES),
+        *(
+            (f"Groups of {size} that teach", interval(told.informative(size)), "at least" * (size > found.k))
+            for size in SIZES
+        ),
         ("Distinct tasks", f"{told.distinct} of {len(told.tasks)}", ""),
         ("Failed episodes", str(sum(told.failures.values())), "in no rate"),
         ("Playing an iteration", duration(steps["play"] or 0.0) or "0 s", f"{steps['episodes']} episodes, here"),

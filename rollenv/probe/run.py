@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
+import shlex
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -44,8 +44,9 @@ class ProbeResult:
     """Everything that a probe found."""
 
     env_id: str
-    kwargs: dict[str, Any]
     agent: str
+    settings: list[str]
+    """The settings of the recipe that differ from what is chosen for the id, as KEY=VALUE."""
     k: int
     group_size: int
     told: Taught
@@ -73,14 +74,15 @@ class ProbeResult:
     def command(self) -> str:
         """The training with the first advice, if there is one."""
         model = self.agent.removeprefix("local:") if self.agent.startswith("local:") else "MODEL"
-        settings = [f"env.kwargs.{key}={json.dumps(value)}" for key, value in self.kwargs.items() if key != "split"]
-        settings += self.advice[0].settings if self.advice else ()
-        return " ".join(["rollenv train", self.env_id, f"model={model}", *settings])
+        settings = [f"model={model}", *self.settings, *(self.advice[0].settings if self.advice else ())]
+        last = {setting.partition("=")[0]: setting for setting in settings}
+        return shlex.join(["rollenv", "train", self.env_id, *last.values()])
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain data, without the episodes."""
         names = [name for name in self.__dataclass_fields__ if name != "episodes"]
-        return {name: _plain(getattr(self, name)) for name in names} | {"told": self.told.to_dict()}
+        more = {"told": self.told.to_dict(), "command": self.command}
+        return {name: _plain(getattr(self, name)) for name in names} | more
 
 
 def _plain(value: Any) -> Any:
@@ -100,6 +102,7 @@ def probe(
     seconds: float,
     watch: Watch,
     variant: Variant | None = None,
+    settings: Sequence[str] = (),
 ) -> ProbeResult:
     """Probe an environment with an agent.
 
@@ -109,6 +112,7 @@ def probe(
         n: tasks, each played ``k`` times.
         seconds: time for everything; tasks that it does not suffice for are left out.
         variant: None if the agent does not play by the recipe, so that no settings are tried.
+        settings: those of the recipe that were given, to show them in the command.
 
     Raises:
         UsageError: there is no time at all.
@@ -123,10 +127,10 @@ def probe(
     told, seen = taught(config.env.id, episodes, k, len(tasks) * k - len(episodes)), lengths(episodes)
     trials = []
     tried = verdict.candidates(config, env_spec, told, seen) if variant else []
-    for number, settings in enumerate(tried):
+    for number, changes in enumerate(tried):
         watch("trying settings", number, len(tried))
         with contextlib.suppress(RollenvError):
-            trials += _try(manager, config, settings, variant, _TRIALS * seconds / len(tried))
+            trials += _try(manager, config, changes, variant, _TRIALS * seconds / len(tried))
     floors = _floors(manager, config, [turn.text for t in episodes for turn in t.turns], _FLOORS * seconds, watch)
     verdict.judge(floors, told)
     watch("playing again in a second process", 0, 1)
@@ -142,8 +146,8 @@ def probe(
     advice = verdict.advice(config, env_spec, told, seen, floors, trials)
     return ProbeResult(
         env_id=config.env.id,
-        kwargs=dict(config.env.kwargs),
         agent=name,
+        settings=[*settings],
         k=k,
         group_size=size,
         told=told,

@@ -121,8 +121,9 @@ def informative(rewards: Sequence[float], size: int) -> float:
 def lengths(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Measure complete episodes: median, 95 % quantile and maximum of lengths, and shares that limits cut off.
 
-    ``answers_cut`` is the share of answers that end at the limit of tokens, ``truncated`` that of episodes which a
-    limit ended, ``full`` that of episodes whose next prompt did not fit. Without tokens there are no lengths in tokens.
+    ``answers_cut`` is the share of answers that end at the limit of tokens, ``cut_solved`` the number of episodes that
+    were solved with such an answer, ``truncated`` the share of episodes that a limit ended, and ``full`` that of those
+    whose next prompt did not fit. Without tokens there are no lengths in tokens.
     """
     done = [t for t in episodes if t.complete]
     turns = [turn for t in done for turn in t.turns]
@@ -136,6 +137,7 @@ def lengths(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     }
     return found | {
         "answers_cut": sum(turn.finish == "length" for turn in turns) / max(len(turns), 1),
+        "cut_solved": sum(t.success and any(turn.finish == "length" for turn in t.turns) for t in done),
         "truncated": len(truncated) / max(len(done), 1),
         "full": sum(bool(tokens) and not t.final_ids for t in truncated) / max(len(done), 1),
     }

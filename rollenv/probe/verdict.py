@@ -187,7 +187,7 @@ def candidates(config: TrainConfig, env_spec: EnvSpec, told: Taught, seen: dict[
     hard = told.count("too hard") >= told.count("too easy")
     if hard and "oracle" in env_spec.abilities and config.prompt.examples != 5:
         found.append(("prompt.examples=5",))
-    if hard and seen["answers_cut"] > _OFTEN:
+    if hard and seen["answers_cut"] > _OFTEN and not seen["cut_solved"]:
         found.append((f"rollout.max_new_tokens={4 * config.rollout.max_new_tokens}",))
     if env_spec.levels:
         level = env_spec.levels[0 if hard else -1]
@@ -246,8 +246,10 @@ def _computed(
         if larger > share + HARDLY:
             text = f"{percent_of(larger)} of groups of {2 * size} would teach, not {percent_of(share)}"
             yield Advice((f"rollout.group_size={2 * size}",), text)
-    if seen["answers_cut"] > _OFTEN and share >= ENOUGH:
-        text = f"{percent_of(seen['answers_cut'])} of the answers end at {rollout.max_new_tokens} tokens"
+    if seen["answers_cut"] > _OFTEN and not seen["cut_solved"] and share >= ENOUGH:
+        text = (
+            f"{percent_of(seen['answers_cut'])} of the answers end at {rollout.max_new_tokens} tokens, and solve none"
+        )
         yield Advice((f"rollout.max_new_tokens={2 * rollout.max_new_tokens}",), text)
     if seen["full"] > HARDLY:
         text = f"{percent_of(seen['full'])} of the episodes end because the next prompt does not fit"

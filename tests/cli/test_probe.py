@@ -70,9 +70,16 @@ def test_a_constant_answer_that_wins_is_found():
     assert weak.red
     assert weak.remarks[0].level == "red"
     assert "solves more than the model" in weak.remarks[0].text
-    assert "\\boxed{7}" in texts(probed("Constant", noise=0.3), "amber")
 
 
+@pytest.mark.integration
+def test_a_constant_answer_is_worth_a_word_though_the_model_is_better():
+    found = probed("Constant", noise=0.3)
+    assert not found.red
+    assert "\\boxed{7}" in texts(found, "amber")
+
+
+@pytest.mark.integration
 def test_a_floor_that_is_paid_without_solving_leads_to_a_setting():
     found = probed("Paid")
     assert "and solves no more" in texts(found, "red")
@@ -88,6 +95,7 @@ def test_failures_are_no_reward_of_0():
     assert "episodes failed" in texts(found, "red")
 
 
+@pytest.mark.integration
 def test_a_cheating_program_is_found():
     found = probed("Program")
     assert "exits with 0” solves tasks by cheating" in texts(found, "red")
@@ -176,7 +184,9 @@ COUNTS = st.builds(
     st.integers(0, 16),
     st.integers(0, 2),
 )
-SEEN = st.fixed_dictionaries({name: st.floats(0, 1) for name in ("answers_cut", "truncated", "full")})
+SEEN = st.fixed_dictionaries(
+    {name: st.floats(0, 1) for name in ("answers_cut", "truncated", "full")} | {"cut_solved": st.integers(0, 1)}
+)
 
 
 @pytest.mark.parametrize("env_id", ["planted:Sum-v0", "game:Sokoban-v0-easy", "math:Arithmetic-v0-digit"])
@@ -210,3 +220,11 @@ def test_every_setting_that_is_advised_exists(env_id, model):
 )
 def test_the_first_admissible_action(info, first):
     assert first_admissible(info) == first
+
+
+@pytest.mark.integration
+def test_the_command_to_train_has_the_settings_that_were_probed(rollenv_command):
+    args = ("-n", "4", "-k", "4", "--set", "rollout.group_size=4", "--seed", "3", "--json")
+    found = rollenv_command("probe", "game:GuessTheNumber-v0-easy", "max_turns=3", "-a", "random", *args)
+    command = "rollenv train game:GuessTheNumber-v0-easy model=MODEL env.kwargs.max_turns=3 rollout.group_size=4 seed=3"
+    assert json.loads(found.stdout)["command"].startswith(command)
