@@ -23,7 +23,8 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import StreamConfig, TailConfig, WeightForm
+from rollenv.trainers.config.batches import StreamConfig, TailConfig
+from rollenv.trainers.config.run import WeightForm
 from rollenv.trainers.policies.base import Policy
 from rollenv.trainers.sources import SourcedTask, TaskSource
 

@@ -6,7 +6,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -43,7 +43,7 @@ from rollenv.trainers.experience import (
 from rollenv.trainers.objective import Objective
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import HIDDEN, LogprobReader, Output
-from rollenv.trainers.policies.packed import Packed, pack
+from rollenv.trainers.policies.packed import Packed, pack, with_zero_weight
 from rollenv.trainers.policies.routing import NAMES, balance
 from rollenv.trainers.preferences import Preferences, mismatched
 from rollenv.trainers.run_dir import RunDir
@@ -156,6 +156,12 @@ class Updater:
                 else f"no episode of iteration {state.iteration + 1} could be played to its end: see health.json"
             )
         metrics["drift"] = data.drift
+        self._assign(data, groups, metrics)
+        return data
+
+    def _assign(self, data: Experience, groups: Sequence[Group], metrics: dict[str, float]) -> None:
+        """Write the advantages and weights of a batch."""
+        config, state = self.config, self.state
         data.dropped = credit.dropped(data, config.rewards, self.vocabulary)
         if (keep := config.rollout.keep).masks:
             outside = np.array([not keep.passes(group, config.rewards.success_only) for group in groups])
@@ -167,7 +173,7 @@ class Updater:
             shaped.kl = self._kl_penalty(data, metrics)
         if isinstance(config.algorithm, Preference):
             self._compare(data, shaped, config.algorithm)
-            return data
+            return
         if critic := state.critic:
 
             def valued(batch: Packed) -> torch.Tensor:
@@ -193,7 +199,6 @@ class Updater:
         if config.loss.imitate:
             solved = np.array([t.success for t in data.trajectories], dtype=np.float64)
             data.columns["imitate"] = solved[data.trajectory]
-        return data
 
     def measure(self, groups: Sequence[Group]) -> dict[str, float]:
         """Compute the loss of given episodes, and the other metrics of preferences."""
@@ -240,20 +245,28 @@ class Updater:
         return np.concatenate([self._of_reference[key] for key in keys])
 
     def _score(self, data: Experience, metrics: dict[str, float]) -> None:
-        """Compute the log-probabilities of the policy, its reference and a teacher, where needed."""
-        state, columns = self.state, data.columns
+        """Compute the log-probabilities of the policy, its reference and a teacher, where needed, and their metrics."""
+        columns = data.columns
+        columns |= self._read_models(data)
         if self.objective.recomputes:
-            columns["proximal"] = self._logprobs(data, state.policy)
             metrics |= sampler_divergence(columns["proximal"], columns["behavior"], columns["staleness"])
-        if state.reference:
-            columns["reference"] = self._reference_logprobs(data)
         if self.config.distill.name != "none":
-            columns["teacher"] = self._teacher_logprobs(data)
             taught = ~np.isnan(columns["teacher"])
             metrics["taught"] = float(taught.mean())
             metrics["teacher_kl"] = float(
                 (columns["behavior"] - columns["teacher"])[taught].sum() / max(taught.sum(), 1)
             )
+
+    def _read_models(self, data: Experience) -> dict[str, Floats]:
+        """Return (R,) columns that models compute."""
+        state, columns = self.state, dict[str, Floats]()
+        if self.objective.recomputes:
+            columns["proximal"] = self._logprobs(data, state.policy)
+        if state.reference:
+            columns["reference"] = self._reference_logprobs(data)
+        if self.config.distill.name != "none":
+            columns["teacher"] = self._teacher_logprobs(data)
+        return columns
 
     def _teacher_logprobs(self, data: Experience) -> Floats:
         """Return (R,) log-probabilities in the teacher; NaN for tokens without one."""
@@ -365,19 +378,12 @@ class Updater:
             TrainingError: a loss or gradient is not finite and ``on_nonfinite`` is "stop"; or all steps were skipped,
                 or a weight is not finite.
         """
-        config, state = self.config, self.state
-        rng = random.Random(task_seed(config.seed, state.iteration, -1))
+        state = self.state
         useful = self._trainable(data)
         if not useful.any():
             self._warn_of_no_signal(data)
         totals = StepTotals()
-        for _ in range(config.optimizer.epochs * useful.any()):
-            if data.preferences:  # the trajectories of a pair belong together
-                steps = [np.flatnonzero(useful).tolist()]
-            else:
-                steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
-            for step in filter(None, steps):
-                self._step(data, step, len(steps), totals)
+        self._take_steps(data, useful, totals)
         self._check_finite(totals)
         counts: dict[str, float] = {
             "optimizer_steps": len(totals.norms),
@@ -391,6 +397,18 @@ class Updater:
             counts["sharing"] = totals.whole / totals.computed
         gathered = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
         return totals.means() | entropies(data, gathered) | counts | {"lr": self._learning_rate()}
+
+    def _take_steps(self, data: Experience, useful: NDArray[np.bool_], totals: StepTotals) -> None:
+        """Take the optimizer steps of a batch over its useful samples, (M,)."""
+        config = self.config
+        rng = random.Random(task_seed(config.seed, self.state.iteration, -1))
+        for _ in range(config.optimizer.epochs * useful.any()):
+            if data.preferences:  # the trajectories of a pair belong together
+                steps = [np.flatnonzero(useful).tolist()]
+            else:
+                steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
+            for step in filter(None, steps):
+                self._step(data, step, len(steps), totals)
 
     def _trainable(self, data: Experience) -> NDArray[np.bool_]:
         """Return the (M,) mask of the samples with a gradient."""
@@ -418,6 +436,12 @@ class Updater:
 
     def _step(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> None:
         """Take one optimizer step over some samples, unless a gradient is not finite."""
+        step_totals = self._accumulate(data, step, steps, totals)
+        step_entropies, step_totals.entropies = step_totals.entropies, []  # too many to send
+        self._end_step(self.state.ranks.gather(step_totals), step_entropies, totals)
+
+    def _accumulate(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> StepTotals:
+        """Add the gradients of this rank's share of some samples, and return the sums over its tokens."""
         state = self.state
         targets = 0
         if state.critic:
@@ -442,20 +466,28 @@ class Updater:
                 step_totals.tokens += len(rows)
                 step_totals.computed += len(piece.batch.ids)
                 step_totals.whole += sum(len(data.inputs[i]) for i in piece.samples)
-        step_entropies, step_totals.entropies = step_totals.entropies, []  # too many to send
-        of_ranks = state.ranks.gather(step_totals)
-        for each in of_ranks:
+        return step_totals
+
+    def _end_step(self, parts: Sequence[StepTotals], entropies: list[tuple[Ints, Floats]], totals: StepTotals) -> None:
+        """Step with the gradients so far.
+
+        Args:
+            parts: the sums of all ranks.
+            entropies: this rank's, see :class:`StepTotals`.
+        """
+        state = self.state
+        for each in parts:
             totals.computed += each.computed
             totals.whole += each.whole
         norm = self._optimizer_step()
         if not math.isfinite(norm):
-            self._skip_step(totals, sum(each.sums.get("loss", 0.0) for each in of_ranks), norm)
+            self._skip_step(totals, sum(each.sums.get("loss", 0.0) for each in parts), norm)
             return
         if isinstance(state.teacher, Averaged):
             state.teacher.follow(state.policy)
         totals.norms.append(norm)
-        totals.entropies += step_entropies
-        for each in of_ranks:
+        totals.entropies += entropies
+        for each in parts:
             totals.tokens += each.tokens
             totals.add_loads(each.loads)
             for name, value in each.sums.items():
@@ -565,10 +597,3 @@ def entropies(data: Experience, pairs: Sequence[tuple[Ints, Floats]]) -> dict[st
     at, values = (np.concatenate(part) for part in zip(*pairs, strict=True))
     by_turn = by_bucket("entropy/turn", values, data.turn_number[at], TURNS)
     return by_turn | by_bucket("entropy/position", values, data.position[at], POSITIONS)
-
-
-def with_zero_weight(batch: Packed) -> Packed:
-    """Return a copy of a micro-batch without loss and gradients: zero weights, and no targets for the critic."""
-    none = {"weights": 0.0, "returns": math.nan}
-    zeros = {name: torch.full_like(batch.columns[name], none[name]) for name in none.keys() & batch.columns.keys()}
-    return replace(batch, columns=batch.columns | zeros, readers=torch.zeros_like(batch.readers))

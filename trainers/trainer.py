@@ -27,10 +27,11 @@ from rollenv.rollout.types import Group, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
-from rollenv.trainers.batches import batches_of, weights_for_player
+from rollenv.trainers.batches import Batches, batches_of, weights_for_player
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import EvalPart, StoredConfig
 from rollenv.trainers.config.tasks import EnvConfig
+from rollenv.trainers.early import EarlyBatches, EarlyUpdater
 from rollenv.trainers.learner import Updater
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
@@ -87,8 +88,8 @@ class Trainer:
             config = run.with_functions(config, advantage, loss)
         self.config, self.run, self.watch = config, run, watch
         preflight(config)
-        streams, rollout = config.batches.kind == "stream", config.rollout
-        self.threads = CpuThreads(config.threads, sharers=2 if streams and not rollout.shards else 1)
+        rollout = config.rollout
+        self.threads = CpuThreads(config.threads, sharers=2 if config.plays_aside and not rollout.shards else 1)
         self.wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)
         self.begun: dict[str, float] = {}
         self.termination = Termination()
@@ -120,17 +121,21 @@ class Trainer:
                     manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
                 )
                 self.config = config = run.with_iterations(config, stored.updates or config.iterations)
-            self.learner = Updater(config, state, run)
+            early = EarlyUpdater(config, state, run) if config.batches.kind == "early" else None
+            self.learner = early or Updater(config, state, run)
             if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
                 manager.run(update_weights_of(state.player, weights_for_player(state.policy, config.weight_form)))
                 state.player.version = state.base_agent.version
 
             left = config.iterations - state.iteration
-            self.batches = stored or batches_of(config, manager, state.source, state.again, left)
+            if early:
+                self.batches: Batches = EarlyBatches(manager, state.source, config, state.again, early=early)
+            else:
+                self.batches = stored or batches_of(config, manager, state.source, state.again, left)
             stack.callback(self.batches.close)
             self._playing_since = time.perf_counter(), state.player.tokens
             self.processes: RolloutProcesses | None = None
-            if rollout.workers == "inline" and config.plays_here and not streams:
+            if rollout.workers == "inline" and config.plays_here and not config.plays_aside:
                 self.processes = start_rollout_processes(rollout.processes, state.base_agent, manager.limits)
             if processes := self.processes:
                 stack.callback(processes.close)
@@ -157,7 +162,7 @@ class Trainer:
             max_concurrent=rollout.max_concurrent or concurrent_harnesses(self.config.harness),
             reward=self.rewards,
             run_dir=self.run.path,
-            thread=self.config.batches.kind == "stream",
+            thread=self.config.plays_aside,
         )
         return stack.enter_context(manager)
 

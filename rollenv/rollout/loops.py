@@ -8,6 +8,7 @@ import logging
 import signal
 import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -110,12 +111,16 @@ class ThreadLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread and wait for it. An interrupt, such as Ctrl-C, cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        future = self.start(coroutine)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def reacts(self) -> bool:
         """Return whether the thread responds; false while an environment or an agent blocks it."""

@@ -9,6 +9,7 @@ import itertools
 import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -162,6 +163,11 @@ class RolloutManager:
             raise
         return self._loop.run(coroutine)
 
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the event loop of a manager with ``thread``, without waiting for it."""
+        assert isinstance(self._loop, ThreadLoop)
+        return self._loop.start(coroutine)
+
     def reacts(self) -> bool:
         """Return whether the event loop's thread responds; false while an environment or an agent blocks it."""
         return self._loop.reacts()
@@ -198,8 +204,13 @@ class RolloutManager:
         extra_groups: int = 0,
         extra_members: int = 0,
         keep: Filter | None = None,
+        complete: Callable[[Group], None] | None = None,
     ) -> list[Group]:
-        """:meth:`batch` inside a running event loop."""
+        """:meth:`batch` inside a running event loop.
+
+        Args:
+            complete: called with each group of the batch as soon as it is complete.
+        """
         check_sizes(groups, group_size, extra_groups, extra_members)
         tasks = iter(source)
         self.stats = stats = RolloutStats()
@@ -233,6 +244,8 @@ class RolloutManager:
                     start(1)
                 else:
                     done.append(group)
+                    if complete:
+                        complete(group)
         stats.unfinished = list(waiting.values())
         done += lacking[: groups - len(done)]
         for group in done:

@@ -16,6 +16,7 @@ from rollenv.rollout.records.where import Where
 from rollenv.rollout.types import Group
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
+from rollenv.trainers.config.batches import CollectConfig, EarlyConfig, StreamConfig, TailConfig
 from rollenv.trainers.config.losses import (
     AnyCorrection,
     AnyDistill,
@@ -230,8 +231,9 @@ class RolloutConfig(Section):
     workers enforce deadlines and isolate crashes of environments."""
     processes: int = Field(1, ge=0, le=64)
     """Processes that each play a part of every batch, for environments in this process (``workers=inline``) and a model
-    on the CPU; 0 for the number of idle cores. With more than one, trajectories are equal up to rounding. Streams, and
-    batches with extra groups or members, ``max_concurrent`` or reward functions, are played by this process alone."""
+    on the CPU; 0 for the number of idle cores. With more than one, trajectories are equal up to rounding. Batches that
+    are played beside training (``batches.kind=stream`` or ``early``), or with extra groups or members,
+    ``max_concurrent`` or reward functions, are played by this process alone."""
     shards: int = Field(0, ge=0)
     """Managers in Ray actors that play whole groups, each with its own engine and workers; 0 for one manager in this
     process. For several machines, which all need access to ``run_dir``, or for more turns than one process can handle.
@@ -289,8 +291,9 @@ class RolloutConfig(Section):
 
     def unused(self, run: Any) -> dict[str, str]:
         together = (
-            "rollout.workers=inline, player.kind=local, batches.kind other than stream, and without rewards.domains, "
-            "rewards.function, rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members"
+            "rollout.workers=inline, player.kind=local, batches.kind other than stream and early, and without "
+            "rewards.domains, rewards.function, rollout.shards, rollout.max_concurrent, rollout.extra_groups and "
+            "rollout.extra_members"
         )
         deadlines = ("reset_deadline", "step_deadline")
         return {
@@ -300,34 +303,6 @@ class RolloutConfig(Section):
             **unless(self.keep.std or self.keep.mean, "rollout.keep.std or mean", "rollout.keep.strict"),
             **unless(self.shards, "rollout.shards", "rollout", "shard_options", "shard_losses"),
         }
-
-
-class CollectConfig(Section):
-    """Play a batch, train on it, play the next."""
-
-    kind: Literal["collect"] = "collect"
-
-
-class StreamConfig(Section):
-    """Play while training. The order of episodes then depends on timing: a resumed run continues with its unfinished
-    tasks, but does not give the same numbers."""
-
-    kind: Literal["stream"] = "stream"
-    max_staleness: int = Field(1, ge=0)
-    """Maximum number of updates between sampling a token and training on it."""
-    colocated: bool = False
-    """Player and trainer share a device: sampling pauses during an update."""
-
-
-class TailConfig(Section):
-    """Set aside tasks that are too slow for a batch, and play them together once there are enough of them. Needs
-    ``rollout.extra_groups``."""
-
-    kind: Literal["tail"] = "tail"
-
-    def problems(self, run: Any) -> Iterator[str]:
-        if not run.rollout.extra_groups:
-            yield "batches.kind=tail needs more groups than a batch has; set rollout.extra_groups"
 
 
 class StoredConfig(Section):
@@ -383,13 +358,13 @@ class StoredConfig(Section):
         expert = self.data == ["oracle"]
         return {
             **unless(expert, "batches.data=oracle", "batches", "episodes", "noise"),
-            **dict.fromkeys((f"rollout.{key}" for key in played), "batches.kind=collect, stream or tail"),
+            **dict.fromkeys((f"rollout.{key}" for key in played), "batches.kind=collect, stream, tail or early"),
             **unless(not self.epochs, "batches.epochs=0", "iterations"),
             **unless(run.env.id, "env.id", "eval", "kwargs", "episodes", "temperature"),
         }
 
 
-_Batches = CollectConfig | StreamConfig | TailConfig | StoredConfig
+_Batches = CollectConfig | StreamConfig | TailConfig | EarlyConfig | StoredConfig
 AnyBatches = Annotated[_Batches, Field(discriminator="kind"), union("batches", "kind", _Batches)]
 
 
@@ -544,11 +519,16 @@ class TrainConfig(Section):
         return self.kl.name != "none" or getattr(self.algorithm, "reads_reference", False)
 
     @property
+    def plays_aside(self) -> bool:
+        """True if episodes are played in a thread of their own, while gradients are computed."""
+        return self.batches.kind in ("stream", "early")
+
+    @property
     def plays_by_processes(self) -> bool:
         """True if several processes can play a batch."""
         rollout = self.rollout
         alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or self.rewards.per_episode
-        here = rollout.workers == "inline" and self.plays_here and self.batches.kind != "stream"
+        here = rollout.workers == "inline" and self.plays_here and not self.plays_aside
         return here and not alone and not self.harness.name
 
     @property

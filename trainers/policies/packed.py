@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -164,3 +165,10 @@ class _Layout:
             return np.concatenate([self._paths[leaf][here] for leaf, here in zip(leaves, positions, strict=True)])
         rows: Ints = np.repeat(self._begin[leaves], [len(here) for here in positions]) + np.concatenate(positions)
         return rows
+
+
+def with_zero_weight(batch: Packed) -> Packed:
+    """Return a copy of a micro-batch without loss and gradients: zero weights, and no targets for the critic."""
+    none = {"weights": 0.0, "returns": math.nan}
+    zeros = {name: torch.full_like(batch.columns[name], none[name]) for name in none.keys() & batch.columns.keys()}
+    return replace(batch, columns=batch.columns | zeros, readers=torch.zeros_like(batch.readers))
