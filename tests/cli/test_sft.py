@@ -1,0 +1,65 @@
+"""``rollenv sft`` and ``rollenv reward-model`` from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from rollenv import UsageError
+from rollenv.cli.main import app
+from rollenv.cli.sft import recipe_of
+
+CHAT = {"messages": [{"role": "user", "content": "2 + 3"}, {"role": "assistant", "content": "5"}]}
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(json.dumps(CHAT) + "\n")
+    return "rows.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("sources", "env", "settings", "recipe", "wanted"),
+    [
+        (["game:Sokoban-v0-tiny"], "", [], "game:Sokoban-v0-tiny", {"batches.data=oracle", "optimizer.lr=0.001"}),
+        (["rows.jsonl"], "", [], "sft", {'batches.data=["rows.jsonl"]', "optimizer.lr=2e-05", "batches.epochs=3"}),
+        (["rows.jsonl"], "", ["model.lora.rank=8"], "sft", {"optimizer.lr=0.0002"}),
+        (["rows.jsonl"], "game:Sokoban-v0-tiny", ["model=x"], "game:Sokoban-v0-tiny", {"optimizer.lr=2e-05"}),
+    ],
+)
+def test_a_run_is_chosen_by_what_is_imitated(rows, sources, env, settings, recipe, wanted):
+    chosen, own = recipe_of(sources, env, settings)
+    assert chosen == recipe
+    assert wanted <= set(own)
+    assert "batches.epochs=3" not in recipe_of(sources, env, [*settings, "iterations=5"])[1]
+
+
+@pytest.mark.parametrize(
+    ("sources", "env"), [(["absent.jsonl"], ""), (["rows.jsonl", "game:Sokoban-v0-tiny"], ""), (["a:b"], "c:d")]
+)
+def test_what_cannot_be_imitated_is_refused(rows, sources, env):
+    with pytest.raises(UsageError):
+        recipe_of(sources, env, [])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sft"],
+        ["sft", "absent.jsonl"],
+        ["sft", "rows.jsonl", "batches.sizee=3"],
+        ["sft", "rows.jsonl", "model=tiny"],
+        ["sft", "rows.jsonl", "rollout.group_size=3"],
+        ["reward-model", "absent.jsonl"],
+        ["reward-model", "rows.jsonl", "sizee=3"],
+        ["reward-model", "rows.jsonl", "--best-of", "rows.jsonl"],
+    ],
+)
+def test_wrong_usage_is_one_line(rows, words):
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code in (1, 2, 3)
+    assert result.output.strip().startswith("error: ")
+    assert len(result.output.strip().splitlines()) == 1
