@@ -11,7 +11,6 @@ from common import IMAGES, ROOT, header, save, table
 from training_runs import Picture, draw, evaluations, options, seconds, train, train_all
 
 from rollenv.agents.local import LocalAgent
-from rollenv.cli.common import model_folder
 from rollenv.rollout.evaluate import Evaluation, evaluate
 
 #: Tasks for each model, and the seed of the first: neither training nor its evaluations play them.
@@ -53,7 +52,7 @@ def main() -> None:
 
 
 def play(folder: object) -> Evaluation:
-    return evaluate(LocalAgent.load(model_folder(folder)), _ENV, _KWARGS, n=_TASKS, seed=_SEED)
+    return evaluate(LocalAgent.load(folder), _ENV, _KWARGS, n=_TASKS, seed=_SEED)
 
 
 def by_kind(result: Evaluation) -> dict[str, float]:

@@ -14,7 +14,6 @@ from training_runs import Picture, draw, evaluations, options, seconds, train, t
 
 from rollenv.agents.local import LocalAgent
 from rollenv.bench import Benchmark, compare, run, suite
-from rollenv.cli.common import model_folder
 
 #: Tasks in `rollenv bench`, and the seed of the first: neither training nor its evaluations play them.
 _TASKS, _SEED = 500, 1_000_000
@@ -54,7 +53,7 @@ def untrained(given: argparse.Namespace, seed: int) -> Path:
 
 
 def bench(folder: Path) -> Benchmark:
-    agent = LocalAgent.load(model_folder(folder))
+    agent = LocalAgent.load(folder)
     return run(suite("tools:Tiny-v0"), agent, n=_TASKS, seed=_SEED, floors=False)
 
 

@@ -12,7 +12,6 @@ from common import IMAGES, ROOT, header, save, table
 from training_runs import Picture, Rows, draw, evaluations, interval, options, seconds, train_all
 
 from rollenv.agents.local import LocalAgent
-from rollenv.cli.common import model_folder
 from rollenv.rollout.evaluate import Evaluation, evaluate
 
 #: Success on WebShop in the GiGPO paper (arXiv 2505.10978, table 1): Qwen2.5-1.5B-Instruct, mean of three seeds.
@@ -49,7 +48,7 @@ def row(given: argparse.Namespace, name: str, seed: int, run: Rows) -> tuple[str
 
 def on_eval_split(given: argparse.Namespace, name: str, seed: int) -> Evaluation:
     """The run's last model on goals that neither training nor the recipe's settings ever followed."""
-    agent = LocalAgent.load(model_folder(given.runs / f"{name}-{seed}"))
+    agent = LocalAgent.load(given.runs / f"{name}-{seed}")
     return evaluate(agent, "webshop:mini-easy", {"split": "eval"}, n=300, seed=2_000_000_000)
 
 

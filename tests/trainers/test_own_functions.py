@@ -286,7 +286,7 @@ def test_the_recipes_folder_is_importable_and_installed_modules_come_first(folde
 @pytest.mark.parametrize(
     ("overrides", "error"),
     [
-        (["algorithm.name=median"], r"algorithm.name is one of grpo.*ppo, or module:function, not 'median'"),
+        (["algorithm.name=median"], r"algorithm.name is one of grpo.*, or module:function, not 'median'"),
         (["loss.name=ppo_cilp"], r"loss.name is one of .*or module:function.*did you mean 'ppo_clip'"),
         (["algorithm.name=no_such_module_:f"], r"No module named 'no_such_module_'; looked into .*PYTHONPATH=FOLDER"),
         (["algorithm.name=own_test:no_such"], r"algorithm.name 'own_test:no_such' cannot be loaded: AttributeError"),
