@@ -166,7 +166,8 @@ def main(folder: Path, parts: list[str]) -> None:
             process.terminate()
     for part, args in (("tiny", TINY), ("real", REAL)):
         for env in IDS if part in parts else ():
-            probe(folder, env, *args)
+            env = "game:TowerOfHanoi-v0-easy" if part == "tiny" and env.startswith("shell:") else env
+            probe(folder, env, *args)  # the tiny model's context is too short for a shell
 
 
 if __name__ == "__main__":
