@@ -94,12 +94,10 @@ class Slow:
     """One of their environments."""
 
     def __init__(self, env: WorkerEnv, how: Delayed):
-        self.env, self.how, self.worker = env, how, env.worker
-        self.clock = random.SystemRandom()
-        self.close, self.abandon, self.overdue, self.call = env.close, env.abandon, env.overdue, env.call
+        self.env, self.how, self.clock = env, how, random.SystemRandom()
 
-    async def reset(self) -> EnvResult:
-        return await self.env.reset()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
 
     async def step(self, action: str) -> EnvResult:
         seen = await self.env.step(action)

@@ -40,9 +40,10 @@ class GradientSum:
         """Add the gradients that the weights have, and remove them from there."""
         for number, weight in enumerate(self.weights):
             if weight.grad is not None:
-                part = weight.grad.double()
-                known = self._sums.get(number)
-                self._sums[number] = part if known is None else known.add_(part)
+                if number in self._sums:
+                    self._sums[number] += weight.grad
+                else:
+                    self._sums[number] = weight.grad.double()
                 weight.grad = None
 
     def give(self, factor: float) -> None:

@@ -63,6 +63,8 @@ class Update:
     """Bytes of Adam's moments on the device per trained parameter."""
     lora: int = 0
     """Rank of adapters on all linear layers; 0 trains the model itself."""
+    early: bool = False
+    """Sum gradients group by group (``batches.kind=early``)."""
 
 
 def update_memory(shape: Shape, update: Update) -> dict[str, int]:
@@ -82,6 +84,7 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
         "weights in float32": weights,
         "Adam's two moments": int(update.moments * trained) // _FULL,
         "gradients": trained,
+        "the sum of gradients in float64": 2 * trained * update.early,
         "the adapters in float32": 0,
         "the player's copy": update.player * shape.parameters,
         "the reference in float32": update.reference * weights,
@@ -165,6 +168,7 @@ def update_of(
         teacher=teacher * (not roles.teacher.actors),
         moments=moments * (not settings.offload),
         lora=model.lora.rank,
+        early=config.batches.kind == "early",
     )
 
 

@@ -281,9 +281,8 @@ def _of_training(run: Run) -> list[list[str]]:
     settings = run.settings
     algorithm = settings.get("algorithm")
     algorithm = str(algorithm.get("name", "")) if isinstance(algorithm, dict) else ""
-    stages = {key for row in run.metrics for key in row if key.startswith("time/")} - {
-        "time/reward"
-    }  # part of collecting
+    parts = {"time/reward", "time/early"}  # of collecting
+    stages = {key for row in run.metrics for key in row if key.startswith("time/")} - parts
     seconds = sum(_number(row.get(key)) or 0.0 for row in run.metrics for key in stages)
     last = run.metrics[-1].get("iteration", "") if run.metrics else ""
     planned = settings.get("iterations")
