@@ -246,7 +246,8 @@ def main() -> None:
         "the manager. bound: (1 + c) / max(1, c).",
         "## For real: Sokoban, 32 tasks x 8 episodes, environments in another process, one thread",
         real(given),
-        f"Medians over {given.rounds} x {_TIMED - 1} iterations, the two ways in turn, with the same times of turns.",
+        f"Medians over {given.rounds} x {_TIMED - 1} iterations, the two ways in turn, with the same times of turns. "
+        "Other\nwork runs on these cores: a tenth of a gain is noise.",
         f"## The gradient of a batch of {GROUPS} x {SIZE}, {given.orders} random orders",
         equality(given.orders),
         "The largest distance from one update of the whole batch.",
