@@ -34,6 +34,9 @@ from rollenv.trainers.run_dir import RunDir, read_rows
 #: The file with the scale of scores.
 SCALE = "rollenv_reward.json"
 
+#: Episodes in a forward pass of rewards.
+_AT_ONCE = 16
+
 Watch = Callable[[str, int, int, dict[str, float]], None]
 
 
@@ -138,11 +141,15 @@ class RewardModel:
 
     def rewards(self, trajectories: Sequence[Trajectory]) -> list[float]:
         """Score episodes in standard deviations above the mean of those that were trained on."""
+        played = sorted(
+            (i for i, t in enumerate(trajectories) if t.turns), key=lambda i: len(whole_ids(trajectories[i]))
+        )
+        scores = [0.0] * len(trajectories)
         with torch.no_grad():
-            scores = [
-                float(self.scores([whole_ids(trajectory)]).cpu()) if trajectory.turns else 0.0
-                for trajectory in trajectories
-            ]
+            for piece in (played[i : i + _AT_ONCE] for i in range(0, len(played), _AT_ONCE)):
+                found = self.scores([whole_ids(trajectories[i]) for i in piece]).tolist()
+                for i, score in zip(piece, found, strict=True):
+                    scores[i] = score
         return [(score - self.mean) / self.std for score in scores]
 
 

@@ -99,8 +99,8 @@ def _show_best_of(models: Sequence[str], pool: Path) -> None:
     if len(models) != 1:
         raise UsageError("--best-of takes one reward model, and the episodes to choose from")
     model, tasks = RewardModel.load(models[0]), dict[str, list[tuple[float, float]]]()
-    for trajectory in stored_episodes(pool, "complete"):
-        proxy = model.rewards([trajectory])[0]
+    played = [*stored_episodes(pool, "complete")]
+    for trajectory, proxy in zip(played, model.rewards(played), strict=True):
         tasks.setdefault(repr(trajectory.task), []).append((proxy, trajectory.own_reward))
     sizes = sorted({len(each) for each in tasks.values()})
     if not sizes or sizes[0] < 2:
