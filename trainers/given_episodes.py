@@ -70,11 +70,11 @@ def check_given(paths: Sequence[str]) -> None:
     """
     for path in (Path(path) for path in paths if path != ORACLE):
         if not path.exists():
-            raise UsageError(f"batches.data: there is no file or folder {str(path)!r}")
+            raise UsageError(f"there is no file or folder {str(path)!r}")
         if _has_episodes(path):
             continue
         if not is_data(str(path)) or not len([*read_given_rows(path)]):
-            raise UsageError(f"batches.data: {path} has neither rows nor stored episodes")
+            raise UsageError(f"{path} has neither rows nor stored episodes")
 
 
 class Epochs(Generic[T]):

@@ -40,6 +40,7 @@ def command(
         return
     config = config_of(data)
     from rollenv.cli.train import Display
+    from rollenv.trainers.given_episodes import check_given
     from rollenv.trainers.reward_model import RewardModelTrainer
     from rollenv.trainers.run_dir import RunDir, next_free
 
@@ -52,6 +53,7 @@ def command(
     settings = json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
     if resume and run.config_file.read_text() != settings:
         raise UsageError(f"cannot resume {path} with other settings than those of its config.json")
+    check_given(config.data)
     console.print(f"writing to {path}", soft_wrap=True, markup=False)
     with Display() as display:
         trainer = RewardModelTrainer(config, run, display.watch)

@@ -59,7 +59,7 @@ def recipe_of(sources: list[str], env: str, settings: list[str]) -> tuple[str, l
     from rollenv.trainers.config import is_env_id
 
     keys = dict(setting.partition("=")[::2] for setting in settings)
-    own = ["algorithm=sft", "batches.kind=stored"]
+    own = ["algorithm=sft"]
     if experts := [source for source in sources if is_env_id(source) and not Path(source).exists()]:
         if len(sources) > 1 or env not in ("", *experts):
             raise UsageError("an expert's episodes are the only data of a run: name one environment")

@@ -21,7 +21,7 @@ class Preset(NamedTuple):
 _GROUP = "A = (R - mean) / std of the group"
 _CLIP = {"name": "ppo_clip", "clip_low": 0.2, "clip_high": 0.2}
 _GIVEN = {"name": "likelihood", "entropy": 0.0}
-_ONE_STEP = {"rollout": {"samples": "trajectory"}, "optimizer": {"epochs": 1, "minibatch_sequences": 1_000_000}}
+_ONE_STEP = {"rollout": {"samples": "trajectory"}, "optimizer": {"epochs": 1}}
 _GRPO = {"name": "grpo", "normalize_std": True}
 
 PRESETS: dict[str, Preset] = {
@@ -128,7 +128,13 @@ PRESETS: dict[str, Preset] = {
     "sft": Preset(
         "-log pi of given answers, mean of tokens; needs batches.kind=stored (rollenv sft)",
         "arXiv 2203.02155",
-        {"algorithm": {"name": "imitation"}, "loss": _GIVEN | {"aggregate": "token"}, **_ONE_STEP},
+        {
+            "algorithm": {"name": "imitation"},
+            "loss": _GIVEN | {"aggregate": "token"},
+            "batches": {"kind": "stored"},
+            "rollout": {"samples": "trajectory"},
+            "optimizer": {"epochs": 1, "minibatch_sequences": 1_000_000},
+        },
     ),
     "dpo": Preset(
         "-log sigmoid(b m), m = log pi/pi_ref of the preferred less that of the rejected trajectory",
