@@ -151,7 +151,10 @@ def test_every_row_is_read_once_in_an_epoch_and_held_out_rows_never(model, tmp_p
         assert seen[:rows] != seen[rows : 2 * rows]
 
 
-@pytest.mark.parametrize("algorithm", ["sft", "dpo", "ipo", "simpo", "kto"])
+@pytest.mark.parametrize(
+    "algorithm",
+    ["sft", "dpo", *(pytest.param(name, marks=pytest.mark.integration) for name in ("ipo", "simpo", "kto"))],
+)
 def test_a_run_that_was_interrupted_goes_on_with_equal_numbers(model, tmp_path, algorithm):
     rows = questions(20)
     if algorithm == "kto":
