@@ -73,7 +73,7 @@ def given_answer(agent: LocalAgent, text: str, chat: Conversation | None = None)
     Args:
         chat: the conversation that it is said in; None for a prompt without history.
     """
-    if isinstance(agent.prompt, ChatPrompt) or (agent.prompt.chat and agent.tokenizer.chat_template):
+    if agent.tokenizer.chat_template and (isinstance(agent.prompt, ChatPrompt) or agent.prompt.chat):
         form = chat.format if chat else ChatFormat.from_settings(agent.tokenizer, agent.prompt.template_args)
         frame = chat.frame if chat else form.frame()
         return frame.answer_ids(form.message("assistant", text))

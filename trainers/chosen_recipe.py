@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,10 +17,12 @@ from rich.progress import track
 
 from rollenv.agents.base import noisy_expert
 from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.prompts.session import AGENT_FILE
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, Unsolvable, UsageError
 from rollenv.core.registry import DATA, spec
+from rollenv.gguf import newest_checkpoint
 from rollenv.rollout.workers.base import describe
 
 logger = logging.getLogger(__name__)
@@ -82,16 +86,32 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
         "algorithm": {"name": "grpo"},
     }
     if model != "tiny":
+        prompt, answer = _as_it_played(model) or ({"examples": 3} if expert else {}, 256)
         return recipe | {
             "model": {"path": model},
-            "prompt": {"examples": 3} if expert else {},
-            "rollout": {"groups_per_batch": 16, "group_size": 8, "max_new_tokens": 256},
+            "prompt": prompt,
+            "rollout": {"groups_per_batch": 16, "group_size": 8, "max_new_tokens": answer},
             "optimizer": {"lr": 2e-5},
         }
     noise, played = _weakest(env_spec, trained)
     if played.least < 0:  # an episode that fails at once would earn more than a successful one
         recipe["rewards"] = {"success_only": True}
     return recipe | _tiny(noise, played)
+
+
+def _as_it_played(model: str) -> tuple[dict[str, Any], int] | None:
+    """Return the prompt and the length of answers with which a run saved a model; None for another model."""
+    file = newest_checkpoint(Path(model)) / AGENT_FILE
+    if not file.is_file():
+        return None
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    form = {key: value for key, value in saved["prompt"].items() if key != "max_tokens" and value}
+    if "examples" in form:
+        form["examples"] = [{"user": user, "assistant": assistant} for user, assistant in form["examples"]]
+    chats = "system" in saved["prompt"]
+    if not chats:
+        form["chat"] = saved["prompt"]["chat"]
+    return {"kind": "conversation" if chats else "step", **form}, saved["sampling"]["max_new_tokens"]
 
 
 @contextlib.contextmanager

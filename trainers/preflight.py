@@ -13,6 +13,7 @@ from rollenv.agents.engines.routing import Routing
 from rollenv.agents.local import text_model
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
+from rollenv.gguf import newest_checkpoint
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.config.run import StoredConfig
@@ -50,7 +51,11 @@ def preflight(config: TrainConfig) -> None:
     here = placement.by_ray and not (placement.address or os.environ.get("RAY_ADDRESS"))
     if here and placement.devices == "gpu" and not torch.cuda.is_available():
         raise UsageError("placement.devices=gpu: this machine has no GPU; name a cluster with placement.address")
-    path, router, replayed = config.model.path, config.loss.router, config.loss.routing == "replay"
+    path, router, replayed = (
+        str(newest_checkpoint(Path(config.model.path))),
+        config.loss.router,
+        config.loss.routing == "replay",
+    )
     if not Path(path, "config.json").is_file():  # the tiny model, a GGUF file or a name on the hub
         return
     model = None

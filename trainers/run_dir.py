@@ -237,13 +237,14 @@ def fingerprints(config: TrainConfig) -> dict[str, str]:
         prints[name] = data_fingerprint(env.id, env.kwargs)
     for path in (config.model.path, getattr(config.distill, "path", None) or ""):
         prints[f"the model {path}"] = model_fingerprint(path)
-    return {name: value for name, value in (prints | _of_files(config)).items() if value}
+    given = file_fingerprints(config.batches.data) if isinstance(config.batches, StoredConfig) else {}
+    return {name: value for name, value in (prints | given).items() if value}
 
 
-def _of_files(config: TrainConfig) -> dict[str, str]:
-    """Return a fingerprint of each file of given episodes."""
+def file_fingerprints(paths: Sequence[str]) -> dict[str, str]:
+    """Return a fingerprint of each file, or folder of files, of given episodes."""
     prints = {}
-    for name in config.batches.data if isinstance(config.batches, StoredConfig) else ():
+    for name in paths:
         files = [Path(name)] if Path(name).is_file() else sorted(Path(name).rglob("*.*"))
         digest = hashlib.blake2b(digest_size=16)
         for file in files:

@@ -8,13 +8,14 @@ from pathlib import Path
 from rollenv.agents.demonstrator import Demonstrator
 from rollenv.agents.local import LocalAgent
 from rollenv.core.errors import UsageError
+from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Group
 from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.algorithms import Preference
+from rollenv.trainers.config.algorithms import PairedPreference, Preference
 from rollenv.trainers.config.run import StoredConfig
 from rollenv.trainers.given_episodes import ORACLE, Epochs, Report, given_episodes, is_held_out, read_given, within
 from rollenv.trainers.sources.base import TaskSource
@@ -59,6 +60,12 @@ class StoredBatches(Batches):
             raise UsageError(
                 f"{', '.join(config.batches.data)} has nothing to train on"
                 + (f": all {len(found)} rows are held out; lower batches.held_out" if found else "")
+            )
+        if isinstance(compared, PairedPreference) and not any(
+            differ(rewards_of(group, False)) for group in self.groups
+        ):
+            raise UsageError(
+                f"{', '.join(config.batches.data)} has no pair: no group's episodes differ in their returns"
             )
         self.size, self._epochs = min(self.settings.size, len(self.groups)), Epochs(self.groups, config.seed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,10 +46,19 @@ def imitated_answers(
         if not asked:
             before = "another answer" if number > len(system) + 1 else "nothing that asks for it"
             raise UsageError(f"message {number} is an answer after {before}; a user or tool message has to be between")
-        answer, asked = _answer(chat_format, message, number), False
+        answer, weight, asked = _answer(chat_format, message, number), _weight(message, number), False
         prompt, ids = chat.prompt(), chat.frame.answer_ids(answer)
         chat.answer(ids, [call["id"] for call in answer.get("tool_calls", ())])
-        yield prompt, ids, float(message.get("weight", message.get("train", True)) or 0.0)
+        yield prompt, ids, weight
+
+
+def _weight(message: Mapping[str, Any], number: int) -> float:
+    weight = message.get("weight", message.get("train", True))
+    if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise UsageError(
+            f"message {number}: weight is a number of at least 0, and train true or false, not {weight!r:.40}"
+        )
+    return float(weight)
 
 
 def _given(chat_format: ChatFormat, message: Mapping[str, Any], number: int) -> Message:
@@ -62,8 +72,13 @@ def _given(chat_format: ChatFormat, message: Mapping[str, Any], number: int) -> 
 def _answer(chat_format: ChatFormat, message: Mapping[str, Any], number: int) -> Message:
     """Build an answer, with its thought and calls."""
     text, calls = _text(message, number), []
-    for place, call in enumerate(message.get("tool_calls") or ()):
-        function = call.get("function", call)
+    given = message.get("tool_calls") or ()
+    if not isinstance(given, list | tuple):
+        raise UsageError(f"message {number}: tool_calls are a list of calls, not {given!r:.40}")
+    for place, call in enumerate(given):
+        function = call.get("function", call) if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            raise UsageError(f"message {number}: a tool call is an object with a function, not {call!r:.40}")
         arguments = function.get("arguments") or {}
         if isinstance(arguments, str):
             try:

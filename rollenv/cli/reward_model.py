@@ -42,18 +42,18 @@ def command(
     from rollenv.cli.train import Display
     from rollenv.trainers.given_episodes import check_given
     from rollenv.trainers.reward_model import RewardModelTrainer
-    from rollenv.trainers.run_dir import RunDir, next_free
+    from rollenv.trainers.run_dir import RunDir, file_fingerprints, next_free
 
     path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), "reward-model")
-    if resume != path.exists():
+    run = RunDir(path)
+    if resume != (run.config_file.is_file() if resume else path.exists()):
         raise UsageError(
             f"there is no run in {path} to resume" if resume else f"{path} exists: continue it with --resume"
         )
-    run = RunDir(path)
-    settings = json.dumps(config.model_dump(mode="json"), indent=2) + "\n"
-    if resume and run.config_file.read_text() != settings:
-        raise UsageError(f"cannot resume {path} with other settings than those of its config.json")
     check_given(config.data)
+    settings = json.dumps(config.model_dump(mode="json") | {"data_hashes": file_fingerprints(config.data)}, indent=2)
+    if resume and run.config_file.read_text() != settings:
+        raise UsageError(f"cannot resume {path}: its settings or data are others than in its config.json")
     console.print(f"writing to {path}", soft_wrap=True, markup=False)
     with Display() as display:
         trainer = RewardModelTrainer(config, run, display.watch)

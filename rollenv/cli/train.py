@@ -334,7 +334,8 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
             label = f"{name.replace('_', ' ')} per episode"
             table.add_row(label, f"{result.before[key]:.2f}", f"{result.after[key]:.2f}")
     _add_groups(table, run)
-    console.print(table)
+    if table.row_count:
+        console.print(table)
     console.print(f"trained in {result.seconds:.0f} s, {seconds:.0f} s with everything before it")
     for label, path in (("model", result.checkpoint), ("metrics", run.metrics_file), ("page to look at", report)):
         console.print(f"{label}: {path}", soft_wrap=True, markup=False)

@@ -88,42 +88,46 @@ def sweep_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
     runs = [run for run in runs if any(run.seeds)]
     if not runs:
         return []
-    first = _after(runs[0])
+    plays = any(_first(rows, "eval/success") is not None for run in runs for rows in run.seeds)
+    key, unit = ("eval/success", 100) if plays else ("eval/loss", 1)
+    first = _after(runs[0], key)
     rows = []
     for run in runs:
-        before = [row for row in map(_before, run.seeds) if row is not None]
-        after = _after(run)
+        before = [row for row in (_first(rows, key) for rows in run.seeds) if row is not None]
+        after = _after(run, key)
         paired = [mine - theirs for mine, theirs in zip(after, first, strict=False) if None not in (mine, theirs)]
         compared = run is not runs[0] and paired
-        begun, done = len(list(filter(None, run.seeds))), len([one for one in after if one is not None])
+        begun, done = len(list(filter(None, run.seeds))), sum(_finished(run, rows) for rows in run.seeds)
         rows.append(
             [
                 run.name,
                 str(begun) if begun == done else f"{done} of {begun} finished",
-                _shown(before),
-                _shown([one for one in after if one is not None]),
-                _shown(paired, "+") if compared else "",
+                _shown(before, unit),
+                _shown([one for one in after if one is not None], unit),
+                _shown(paired, unit, "+") if compared else "",
                 f"{statistics.fmean(map(_seconds, filter(None, run.seeds))):.0f}",
             ]
         )
-    head = ["setting", "seeds", "success before RL", "after RL", "against the first, by seed", "seconds of RL"]
+    columns = ["success before RL", "after RL"] if plays else ["held-out loss before", "after"]
+    head = ["setting", "seeds", *columns, "against the first, by seed", "seconds of RL" if plays else "seconds"]
     used = [at for at in range(len(head)) if any(row[at] for row in rows)]
     title = "Means over seeds, with 95 % intervals of the mean (Student's t)"
     return [{"title": title, "rows": [[row[at] for at in used] for row in [head, *rows]]}]
 
 
-def _before(rows: Rows) -> float | None:
-    """Return the success of a seed's first evaluation."""
-    return next((float(row["eval/success"]) for row in rows if _finite(row.get("eval/success"))), None)
+def _first(rows: Rows, key: str) -> float | None:
+    """Return a metric's value in a seed's first evaluation."""
+    return next((float(row[key]) for row in rows if _finite(row.get(key))), None)
 
 
-def _after(run: Run) -> list[Any]:
-    """Return the success of each seed's last evaluation; None for those that have not finished."""
+def _after(run: Run, key: str) -> list[Any]:
+    """Return a metric's value in each seed's last evaluation; None for those that have not finished."""
+    return [_first(rows[::-1], key) if _finished(run, rows) else None for rows in run.seeds]
+
+
+def _finished(run: Run, rows: Rows) -> bool:
     planned = run.settings.get("iterations")
-    return [
-        _before(rows[::-1]) if rows and isinstance(planned, int) and rows[-1].get("iteration", 0) >= planned else None
-        for rows in run.seeds
-    ]
+    return bool(rows) and isinstance(planned, int) and rows[-1].get("iteration", 0) >= planned
 
 
 def _seconds(rows: Rows) -> float:
@@ -132,14 +136,16 @@ def _seconds(rows: Rows) -> float:
     return sum(float(row[key]) for row in rows for key in stages if _finite(row.get(key)))
 
 
-def _shown(values: Sequence[float], sign: str = "") -> str:
+def _shown(values: Sequence[float], unit: int, sign: str = "") -> str:
+    """Return a mean with its interval; ``unit`` 100 for shares, in percent."""
     if not values:
         return ""
     low, high = interval(values)
-    if not sign:
+    if unit == 100 and not sign:
         low, high = max(low, 0.0), min(high, 1.0)
-    ends = f" ({100 * low:{sign}.1f} to {100 * high:{sign}.1f})" if len(values) > 1 else ""
-    return f"{100 * statistics.fmean(values):{sign}.1f} %{ends}"
+    digits = f"{sign}.1f" if unit == 100 else f"{sign}.3f"
+    ends = f" ({unit * low:{digits}} to {unit * high:{digits}})" if len(values) > 1 else ""
+    return f"{unit * statistics.fmean(values):{digits}}{' %' if unit == 100 else ''}{ends}"
 
 
 def _finite(value: Any) -> bool:

@@ -14,6 +14,7 @@ from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
+from rollenv.trainers.preflight import preflight
 from rollenv.trainers.run_dir import RunDir, RunDirError
 from rollenv.trainers.sources.given_rows import given_row
 from rollenv.trainers.termination import Terminated
@@ -74,11 +75,24 @@ def test_pairs_may_repeat_the_prompt_in_both_answers():
     assert apart.chats == whole.chats == given_row({"prompt": SAID[:1], "chosen": SAID, "rejected": [other]}, "").chats
 
 
+def test_json_is_text_unless_it_is_a_list_of_messages():
+    row = {"prompt": "[{x}] what", "completion": '[{"name": "Bob"}]'}
+    assert [message["content"] for message in given_row(row, "").chats[0]] == [*row.values()]
+    assert given_row({"prompt": json.dumps(SAID[:1]), "completion": json.dumps(SAID[1:])}, "").chats[0] == SAID
+
+
+def test_columns_of_texts_say_what_others_say_as_values():
+    assert given_row({"prompt": "a", "completion": "b", "label": "False"}, "").rewards == (0.0,)
+    conversation = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+    assert given_row({"system": "be short", "conversations": conversation}, "").chats[0][0]["role"] == "system"
+
+
 @pytest.mark.parametrize("row", [
     {}, {"text": "only a text"}, {"messages": []}, {"messages": "no JSON"}, {"messages": SAID[:1]}, {"messages": [3]},
     {"messages": [{"role": "ghost", "content": "5"}]}, {"prompt": "x", "chosen": "5", "rejected": "5"},
     {"prompt": "x", "completion": "5", "label": "perhaps"}, {"prompt": "x", "completion": []},
-    {"messages": SAID, "tools": "{}"},
+    {"messages": SAID, "tools": "{}"}, {"messages": SAID, "tools": [3]}, {"messages": SAID, "tools": [{}]},
+    {"messages": SAID, "tools": [{"function": None}]}, {"instruction": "a", "input": 5, "output": "b"},
 ], ids=repr)  # fmt: skip
 def test_a_row_of_no_known_shape_is_named(row):
     with pytest.raises(UsageError, match=r"^rows\.jsonl, row 3: "):
@@ -93,6 +107,11 @@ def test_a_row_of_no_known_shape_is_named(row):
         ({"messages": [SAID[0], {**SAID[1], "content": " "}]}, "empty answer"),
         ({"messages": [{**SAID[0], "content": [{"type": "image"}]}, SAID[1]]}, "text"),
         ({"messages": [SAID[0], {**SAID[1], "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}]}, "JSON"),
+        ({"messages": [SAID[0], {**SAID[1], "tool_calls": 3}]}, "list of calls"),
+        ({"messages": [SAID[0], {**SAID[1], "tool_calls": ["x"]}]}, "tool call is an object"),
+        ({"messages": [SAID[0], {**SAID[1], "tool_calls": [{"function": "x"}]}]}, "tool call is an object"),
+        ({"messages": [SAID[0], {**SAID[1], "weight": "abc"}]}, "weight"),
+        ({"messages": [SAID[0], {**SAID[1], "weight": -1}]}, "weight"),
         ({"messages": [SAID[0], {**SAID[1], "content": "5 " * 300}]}, "longer than the model's context"),
     ],
 )
@@ -114,6 +133,14 @@ def test_rows_that_are_too_long_may_be_dropped(model, tmp_path):
 def test_preferences_need_their_columns(model, tmp_path, algorithm):
     with pytest.raises(UsageError, match=r"row 1: .*columns"):
         sft(model, rows_at(tmp_path / "rows.jsonl", questions(3)), tmp_path / "run", algorithm=algorithm)
+
+
+def test_episodes_with_equal_returns_are_no_preferences(model, tmp_path):
+    turn = Turn((5, 6), (7,), (0.0,), 1.0, "", "")
+    file = tmp_path / "same.jsonl"
+    storage.write(file, [Trajectory(Task("a:b", 0), [turn], "terminated", member=member) for member in range(2)])
+    with pytest.raises(UsageError, match="no pair"):
+        sft(model, file, tmp_path / "run", algorithm="dpo")
 
 
 def test_labels_that_are_all_one_teach_nothing(model, tmp_path):
@@ -263,6 +290,16 @@ def test_tokens_of_another_tokenizer_are_refused(model, tmp_path):
     storage.write(tmp_path / "other.jsonl", [Trajectory(Task("test:Words-v0", 0), [turn], "terminated", success=True)])
     with pytest.raises(UsageError, match=r"another tokenizer.*export"):
         sft(model, tmp_path / "other.jsonl", tmp_path / "run")
+
+
+def test_a_saved_model_goes_on_with_its_own_prompt(model, tmp_path):
+    with sft(
+        model, "oracle", tmp_path / "run", *EXPERT, "prompt.template='{observation}!'", recipe="sokoban"
+    ) as trainer:
+        trainer.fit()
+    config = load_config(words.ID, [f"model={tmp_path / 'run'}"])
+    assert (config.prompt.template, config.prompt.examples, config.rollout.max_new_tokens) == ("{observation}!", 0, 8)
+    preflight(config)
 
 
 def test_pairs_of_played_groups_are_learned(model, tmp_path):

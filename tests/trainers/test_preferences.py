@@ -141,9 +141,17 @@ def test_kto_compares_with_the_group_and_mismatches_answers():
     assert all(group.trajectories[0].turns[0].prompt_ids == (1, 2) for group in others)
 
 
+def test_kto_leaves_out_groups_whose_returns_are_equal():
+    """Otherwise it would unlearn what every member solves."""
+    solved = [episode(1.0, (4,)), episode(1.0, (5, 5))]
+    found = Preferences(batch(solved, [episode(1.0, (6,)), episode(0.0, (7,))]), np.array([1.0, 1.0, 1.0, 0.0]), Kto())
+    assert found.pairs == [(2, 2), (3, 3)]
+    assert found.desirable.tolist() == [True, False]
+
+
 @pytest.mark.parametrize("settings", [
     ["algorithm.name=dpo"], ["algorithm=dpo", "kl.name=loss"], ["algorithm=dpo", "algorithm.whiten=true"],
-    ["algorithm=dpo", "loss.entropy=0.1"], ["algorithm=kto", "algorithm.pairs=all"], ["algorithm=sft"],
+    ["algorithm=dpo", "loss.entropy=0.1"], ["algorithm=kto", "algorithm.pairs=all"], ["algorithm.name=imitation"],
     ["algorithm=dpo", "correction.name=tis"], ["algorithm=dpo", "optimizer.minibatch_sequences=4"],
 ])  # fmt: skip
 def test_settings_that_exclude_preferences_are_refused(settings):

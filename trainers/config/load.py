@@ -111,6 +111,8 @@ def load_updates(settings: Sequence[str], sampling: Sampling) -> TrainConfig:
     plain |= {"prompt": {"kind": "conversation"}, "optimizer": {"final_lr": 1.0, "warmup_iterations": 0}}
     plain["rollout"] = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens}
     keys = _apply(plain, settings)
+    if plain.get("algorithm", {}).get("name") == "imitation":
+        raise UsageError("a Learner trains on rewards or preferences; for given answers use `rollenv sft`")
     config = parse_config(plain, settings)
     _refuse_unused_keys(config, keys)
     if config.algorithm.name == "ppo":

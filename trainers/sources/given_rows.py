@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,10 @@ def given_row(row: Row, where: str) -> GivenRow:
         tools = [] if row.get("tools") in (None, "") else _json(row["tools"])
         if not isinstance(tools, list):
             raise UsageError("tools has to be a list of schemas")
+        for tool in tools:
+            function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+            if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+                raise UsageError(f"a tool is a schema with the function's name, not {tool!r:.60}")
         schemas = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
         return GivenRow(where, *_chats(row), schemas, _kind(row))
     except UsageError as error:
@@ -88,25 +93,34 @@ def _chats(row: Row) -> tuple[tuple[Chat, ...], tuple[float, ...]]:
             raise UsageError("chosen and rejected are equal: there is nothing to prefer")
         return pair, (1.0, 0.0)
     if kind == "label":
-        if row["label"] not in (True, False, 0, 1):
+        label = {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}.get(str(row["label"]).lower())  # CSV has texts
+        if label is None:
             raise UsageError(f"label is true or false, not {row['label']!r:.40}")
-        return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (float(row["label"]),)
+        return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (label,)
     for name in ("messages", "conversations", "conversation"):
         if row.get(name) is not None:
-            return (_answered(_messages(row[name])),), (1.0,)
+            return (_answered([*_system(row), *_messages(row[name])]),), (1.0,)
     if row.get("completion") is not None:
         return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (1.0,)
     if isinstance(row.get("output"), str) and isinstance(row.get("instruction"), str):
         more = row.get("input") or row.get("query") or ""
+        if not isinstance(more, str):
+            raise UsageError(f"input is a text, not {more!r:.40}")
         asked = [{"role": "user", "content": "\n\n".join(filter(None, (row["instruction"], more)))}]
-        system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
-        return (_with_answer([*system, *asked], row["output"]),), (1.0,)
+        return (_with_answer([*_system(row), *asked], row["output"]),), (1.0,)
     raise UsageError(f"its columns are {', '.join(map(str, row)) or 'none'}; known shapes are {_SHAPES}")
 
 
+def _system(row: Row) -> Chat:
+    return [{"role": "system", "content": str(row["system"])}] if row.get("system") else []
+
+
 def _part(value: Any, role: str) -> Chat | None:
-    """Return a text or list of messages as messages."""
-    value = _json(value) if isinstance(value, str) and value.startswith("[{") else value
+    """Return a text or list of messages as messages; such a list may be JSON in a text, as other JSON is text."""
+    if isinstance(value, str) and value.startswith("[{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            listed = json.loads(value)
+            value = listed if all({"role", "from"} & {*message} for message in listed) else value
     if value is None:
         return None
     return [{"role": role, "content": value}] if isinstance(value, str) else _messages(value)
