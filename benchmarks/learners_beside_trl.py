@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ TEMPLATE = (
 )
 _MORE = "red blue green house tree river stone cloud mouse cat dog bird now say again"
 WORDS = [*["system", "user", "assistant", ":"], *_MORE.split()]
+#: Roles and words of the rows by which speed is measured.
+SPOKEN = (("user", 40), ("assistant", 120))
 
 #: TRL's side: a trainer's loss and gradients for a file of rows.
 PEER = r"""
@@ -42,8 +45,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 import trl
 
 kind, model_path, data, out, packing = sys.argv[1:]
+steps = 8 if packing == "speed" else 1
 how = dict(output_dir=out + ".d", use_cpu=True, bf16=False, gradient_checkpointing=False, max_grad_norm=0.0,
-           learning_rate=0.0, max_steps=1, report_to=[], logging_steps=1, save_strategy="no", max_length=None,
+           learning_rate=0.0, max_steps=steps, report_to=[], logging_steps=1, save_strategy="no", max_length=None,
            per_device_train_batch_size=8, disable_tqdm=True, seed=0)
 model = None if kind == "reward" else AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
 tokenizer = AutoTokenizer.from_pretrained(model_path)
@@ -70,11 +74,11 @@ trainer.train()
 losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
 mean = [row for row in trainer.state.log_history if "train_loss" in row]
 np.savez(out, **grads)
-print(json.dumps({"loss": mean[0]["train_loss"] if mean else losses[0]}))
+print(json.dumps({"seconds": mean[0]["train_runtime"], "loss": mean[0]["train_loss"] if mean else losses[0]}))
 """
 
 
-def make_model(folder: Path) -> None:
+def make_model(folder: Path, **size: int) -> None:
     """Write a random Llama, and a tokenizer of whole words that drops white space."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -87,7 +91,7 @@ def make_model(folder: Path) -> None:
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4} | size
     ids = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(vocabulary), max_position_embeddings=512, **shape, **ids))
     with torch.no_grad():  # probabilities far from uniform
@@ -179,6 +183,34 @@ def compare(peer: str, kind: str, packing: str = "") -> dict[str, float]:
     return {"ours": loss, "trl": theirs, "loss": abs(loss - theirs), "gradient": gap, "largest": largest}
 
 
+def speed(peer: str) -> None:
+    """Print the tokens per second of SFT, theirs and ours in turn: eight updates of eight rows of equal lengths."""
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        folder, words = Path(name), WORDS[4:]
+        make_model(folder / "model", hidden_size=384, intermediate_size=1024, num_hidden_layers=8)
+        chats = [
+            [{"role": role, "content": " ".join(rng.choice(words, count).tolist())} for role, count in SPOKEN]
+            for _ in range(64)
+        ]
+        file = folder / "rows.jsonl"
+        file.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+        tokens = 64 * (sum(count for _, count in SPOKEN) + 8)
+        for number in range(3):
+            command = [peer, "-c", PEER, "sft", str(folder / "model"), str(file), str(folder / "g.npz"), "speed"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            theirs = json.loads(done.stdout.strip().splitlines()[-1])["seconds"]
+            settings = ["algorithm=sft", f"model={folder / 'model'}", f'batches.data=["{file}"]', "batches.size=8"]
+            config = load_config("sft", [*settings, f"run_dir={folder / str(number)}", "batches.held_out=0"])
+            with Trainer(config, RunDir.create(config, "sft")) as trainer:
+                began = time.perf_counter()
+                for _ in range(8):
+                    groups = trainer.batches.next({})
+                    trainer.learner.update(trainer.learner.compute_advantages(groups, {}))
+                seconds = time.perf_counter() - began
+            print(f"tokens per second: ours {tokens / seconds:.0f}, TRL {tokens / theirs:.0f}")
+
+
 if __name__ == "__main__":
     print(f"{'':10} {'ours':>12} {'TRL':>12} {'loss apart':>11} {'gradient apart':>15} {'largest':>9}")
     for chosen in ("sft", "sft packed", "dpo", "ipo", "kto", "reward"):
@@ -187,3 +219,4 @@ if __name__ == "__main__":
             f"{chosen:10} {found['ours']:12.7f} {found['trl']:12.7f} {found['loss']:11.1e} {found['gradient']:15.1e} "
             f"{found['largest']:9.2g}"
         )
+    speed(sys.argv[1])

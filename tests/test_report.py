@@ -243,8 +243,8 @@ def test_prompts_are_shown_as_the_model_read_them(show: Open, tmp_path: Path):
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<s>"))
     tokenizer.add_special_tokens(["<s>"])
     run = tmp_path / "run"
-    (run / "checkpoints" / "step-1").mkdir(parents=True)
-    tokenizer.save(str(run / "checkpoints" / "step-1" / "tokenizer.json"))
+    (run / "checkpoints" / "step-000001").mkdir(parents=True)
+    tokenizer.save(str(run / "checkpoints" / "step-000001" / "tokenizer.json"))
     (run / "metrics.jsonl").write_text('{"iteration": 0, "eval/success": 0.5}\n')
     turns = [Turn(p, (3, 0), (-1.0, -0.1), 0.0, "three", "?") for p in ((0, 1), (0, 1, 3, 0, 2))]
     keep(run, Trajectory(Task("game:GuessTheNumber-v0-easy", 1), turns, "terminated"), iteration=0)
