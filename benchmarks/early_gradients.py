@@ -175,7 +175,7 @@ def real(given: argparse.Namespace) -> str:
 
 
 def equality(orders: int) -> str:
-    """How far gradients in random orders are from the one of the whole batch, and weights after a step."""
+    """Distances of gradients in random orders from that of the whole batch, and of weights after a step."""
     rows = []
     for name in ("grpo", "rloo", "maxrl", "gigpo"):
         with tempfile.TemporaryDirectory() as folder:

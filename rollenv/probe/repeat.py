@@ -28,14 +28,14 @@ _AHEAD = 86_461.0
 
 @dataclass
 class Repeated:
-    """What playing again showed."""
+    """The differences that playing again showed."""
 
     episodes: int = 0
     different: dict[str, int] = field(default_factory=dict)
     """Episodes whose "observation", "reward" or "length" differs in the second process, or which were equal there and
     differ when graded "again"."""
     differences: list[str] = field(default_factory=list)
-    """Where and what, for each episode that differs."""
+    """A line for each episode that differs: place and difference."""
     unchecked: str = ""
     """Why nothing could be compared; empty if something was."""
 

@@ -52,7 +52,7 @@ class TaskCounts:
 
 @dataclass(frozen=True)
 class Taught:
-    """What the model's episodes say, with 95 % intervals over tasks."""
+    """The findings of the model's episodes, with 95 % intervals over tasks."""
 
     tasks: list[TaskCounts]
     success: Interval

@@ -46,7 +46,7 @@ _DIFFERENT = {
 
 @dataclass
 class FloorResult:
-    """What a floor earned."""
+    """The result of a floor."""
 
     name: str
     kind: Kind
