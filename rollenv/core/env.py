@@ -93,6 +93,8 @@ class Env(gymnasium.Env[str, str]):
     spec: Any = None
     #: The keys that ``reset(options=...)`` takes; any other is an error.
     reset_options: frozenset[str] = frozenset()
+    #: Number of players; see docs/concepts. An environment for one has no info["player"].
+    players: int = 1
 
     #: Attributes that an episode changes in place: a copy of the environment copies these and shares the rest. None
     #: copies everything.
@@ -414,6 +416,7 @@ class Wrapper(Env):
     env_id = inherited("env_id")
     entry_point = inherited("entry_point")
     reset_options = inherited("reset_options")
+    players = inherited("players")
     metadata = inherited("metadata")
     render_mode = inherited("render_mode")
     picture = inherited("picture")
