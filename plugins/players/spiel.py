@@ -7,6 +7,7 @@ episode's generator. Games with simultaneous moves are played in turns, in which
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -100,7 +101,6 @@ def _load(name: str, parameters: tuple[tuple[str, Any], ...]) -> Any:
         game = pyspiel.convert_to_turn_based(game)
     reasons = {
         "it has one player": game.num_players() < 2,
-        "it is a mean-field game": kind.dynamics == kind.Dynamics.MEAN_FIELD,
         "its chance is drawn inside the game, not from the seed": kind.chance_mode
         == kind.ChanceMode.SAMPLED_STOCHASTIC,
         "it has no text of what a player sees": not (
@@ -186,6 +186,22 @@ class OpenSpiel(Table):
     def mover(self) -> int:
         return int(self.state.current_player())
 
+    def turns_to(self, history: Sequence[int]) -> list[tuple[str, dict[str, Any], str]]:
+        """Play moves of OpenSpiel, chance included, and return the turns of the player who is to move after them.
+
+        Returns:
+            Observation, info and the player's action at each; the action of the last is "".
+        """
+        states = [self.game.new_initial_state()]
+        for played in history:
+            states.append(states[-1].child(played))
+        player, turns = states[-1].current_player(), []
+        self._met, self._forfeiter, self._over, self._begun = [False] * self.players, None, False, True
+        for self.state, move in zip(states, [*history, None], strict=True):
+            if self.mover() == player:
+                turns.append((*self._asked(), "" if move is None else self.write(move)))
+        return turns
+
     # -- moves as text -----------------------------------------------------------------------------------------------
 
     def moves(self) -> dict[int, str]:
@@ -239,7 +255,7 @@ class OpenSpiel(Table):
             return "\n".join(" ".join(row) for row in cells)
         return seen.strip()
 
-    def _news(self, player: int) -> str:
+    def _tell(self, player: int) -> str:
         parts = []
         if not self._met[player]:
             self._met[player] = True

@@ -15,9 +15,9 @@ class Table(Env):
         """Return the player to move, from 0."""
         raise NotImplementedError(f"{type(self).__name__} has no mover()")
 
-    def _news(self, player: int) -> str:
+    def _tell(self, player: int) -> str:
         """Return what a player may see and has not been told, and count it as told."""
-        raise NotImplementedError(f"{type(self).__name__} has no _news()")
+        raise NotImplementedError(f"{type(self).__name__} has no _tell()")
 
     def _about(self) -> dict[str, Any]:
         """Return further info for the player to move."""
@@ -25,7 +25,7 @@ class Table(Env):
 
     def _asked(self) -> tuple[str, dict[str, Any]]:
         """Return observation and info for the player to move."""
-        return self._news(self.mover()), {"player": self.mover(), **self._about()}
+        return self._tell(self.mover()), {"player": self.mover(), **self._about()}
 
     def _told(self, mover: int, rewards: Sequence[float], valid: bool) -> StepResult:
         """Return the result of a move after which the game goes on."""
@@ -45,7 +45,7 @@ class Table(Env):
     ) -> StepResult:
         """Return the result of the last move, of which all players are told."""
         rewards = [float(reward) for reward in rewards]
-        observations = [self._news(player) for player in range(self.players)]
+        observations = [self._tell(player) for player in range(self.players)]
         info: dict[str, Any] = {"rewards": rewards, "valid": valid, "observations": observations}
         info["success"] = [bool(won) for won in success]
         if forfeit:

@@ -21,20 +21,20 @@ def check_players(subject: Any) -> None:
         raise NotApplicable("it is for one player")
     for seed in range(subject.episodes):
         observation, info = env.reset(seed)
-        trails: list[tuple[str, ...]] = [()] * env.players
+        actions: tuple[str, ...] = ()
         over, expert = False, "oracle" in subject.abilities and seed % 2
         while not over:
             mover = info.get("player")
             if type(mover) is not int or not 0 <= mover < env.players:
                 raise Broken(f"info['player'] is {mover!r}; name the player to move, from 0 to {env.players - 1}")
             if "state_key" in subject.abilities:
-                known = (env.state_key(), trails[mover])
+                known = (env.state_key(), actions)  # equal for deals that differ in what the player cannot know
                 if seen.setdefault(known, observation) != observation:
                     raise Broken(f"player {mover} sees more than its state_key {known[0]!r}: {observation:.200}")
             action = "x"
             if "random_action" in subject.abilities:
                 action = env.oracle_action() if expert else env.sample_random_action()
-            trails[mover] = (*trails[mover], observation, action)
+            actions = (*actions, action)
             observation, reward, terminated, truncated, info = env.step(action)
             over, paid = terminated or truncated, info.get("rewards") or []
             if not _is_list(paid, env.players, float) or not np.isfinite(paid).all() or paid[mover] != reward:
