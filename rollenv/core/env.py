@@ -137,6 +137,8 @@ class Env(gymnasium.Env[str, str]):
             self.seed_stream(seed)
         self._over = True
         observation, info = self._reset(given)
+        if self.players > 1:
+            info = {**info, "players": self.players}
         self._over, self._begun = False, True
         return observation, info
 
@@ -161,6 +163,8 @@ class Env(gymnasium.Env[str, str]):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         result = self._step(action)
         self._over = result[2] or result[3]
+        if self.players > 1:
+            result = (*result[:4], {**result[4], "players": self.players})
         return result
 
     def render(self) -> str:
