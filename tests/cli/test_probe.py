@@ -18,7 +18,7 @@ from rollenv.probe.floors import first_admissible
 from rollenv.probe.page import page
 from rollenv.probe.run import probe
 from rollenv.probe.teach import TaskCounts, Taught, informative
-from rollenv.probe.verdict import FloorResult, advice, allowed, candidates, judge
+from rollenv.probe.verdict import FloorResult, advice, allowed, judge
 from rollenv.rollout import RolloutManager
 from rollenv.trainers.config import load_config
 
@@ -145,7 +145,7 @@ def test_a_mistake_is_said_in_a_line(rollenv_command, args, says):
 
 
 @pytest.mark.integration
-def test_a_model_is_probed_in_tokens_and_settings_are_tried(rollenv_command, tmp_path):
+def test_a_model_is_probed_in_tokens(rollenv_command, tmp_path):
     small = (
         "--set",
         "model.warm_up.steps=2",
@@ -199,11 +199,10 @@ def test_every_setting_that_is_advised_exists(env_id, model):
         told = Taught(tasks, (0.3, 0.2, 0.4), (0.3, 0.2, 0.4), {}, distinct, 0)
         floors = [FloorResult("does nothing", "blind", 64, (0.0, 0.0, 0.1), reward, 0.01)]
         judge(floors, told)
-        given_ = advice(config, env_spec, told, seen, floors, [])
-        for settings in [*(each.settings for each in given_), *candidates(config, env_spec, told, seen)]:
-            assert allowed(config, settings) not in (None, config)
+        given_ = advice(config, env_spec, told, seen, floors)
+        assert all(allowed(config, each.settings) not in (None, config) for each in given_)
         if told.informative(config.rollout.group_size)[0] > 0.9:
-            assert not candidates(config, env_spec, told, seen)
+            assert not {"prompt.examples=5", "tasks.kind=curriculum"} & {s for each in given_ for s in each.settings}
 
     check()
 

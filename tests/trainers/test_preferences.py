@@ -99,7 +99,7 @@ def test_advantages_are_the_gradient_of_the_whole_loss(settings):
     def loss(values):
         main = found.advantages(values, given)[1]["loss"]
         if getattr(settings, "sft", 0):
-            main -= settings.sft * np.mean([values[rows].mean() for rows in found.chosen.rows])
+            main -= settings.sft * np.mean([values[rows].mean() for rows, _ in found.chosen])
         return main
 
     for place in range(len(data)):
