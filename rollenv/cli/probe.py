@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_module
 import os
 import re
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from rollenv.cli import completion
@@ -18,11 +16,9 @@ from rollenv.cli.common import (
     AGENT_HELP,
     NO_OPTIONS,
     AgentOptions,
-    Ticker,
     console,
     describe_data,
     make_agent,
-    progress_console,
     with_agent_options,
 )
 from rollenv.cli.playing import writes
@@ -30,7 +26,8 @@ from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
-    from rollenv.probe.run import ProbeResult, Watch
+    from rollenv.cli.train import Display
+    from rollenv.probe.run import ProbeResult
     from rollenv.trainers.config import TrainConfig
 
 SET_HELP = "Setting of the run that is considered, as in `rollenv train`: prompt.examples=5. May be repeated."
@@ -66,6 +63,7 @@ def command(
     The exit code is 1 if something must be mended first: a floor above the model, results that differ for the same
     actions, or many failed episodes.
     """
+    from rollenv.cli.train import Display
     from rollenv.probe.page import page
     from rollenv.probe.run import probe
     from rollenv.rollout.episode import Limits
@@ -81,8 +79,8 @@ def command(
     if agent.startswith("local:"):
         drawn = {"rollout.temperature": options.temperature, "rollout.max_new_tokens": options.max_tokens}
         given += [f"{key}={value}" for key, value in drawn.items() if value is not None]
-    with _progress() as watch:
-        config, player = _player(env, given, agent, options, watch)
+    with Display() as display:
+        config, player = _player(env, given, agent, options, display)
         describe_data(config.env.id, config.env.kwargs)
         together = options.concurrency or _CONCURRENT
         limits = Limits(turns=200, episode=30 * minutes)
@@ -91,7 +89,9 @@ def command(
             RolloutManager(player, pool, limits=limits, max_concurrent=together, unhealthy_after=10_000) as manager,
         ):
             seconds = 60 * minutes
-            found = probe(config, player, agent, manager, n=n, k=k, seconds=seconds, watch=watch, settings=given)
+            found = probe(
+                config, player, agent, manager, n=n, k=k, seconds=seconds, watch=display.watch, settings=given
+            )
     with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "probe.json").write_text(json_module.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
@@ -117,7 +117,7 @@ def _folder(env: str, out: Path | None) -> Path:
     return next_free(Path("runs"), f"probe-{name or 'questions'}")
 
 
-def _player(env: str, given: list[str], agent: str, options: AgentOptions, watch: Watch) -> tuple[TrainConfig, Any]:
+def _player(env: str, given: list[str], agent: str, options: AgentOptions, display: Display) -> tuple[TrainConfig, Any]:
     """Return the recipe that a run would have, and the agent."""
     from rollenv.trainers.config.load import load_config
 
@@ -139,26 +139,9 @@ def _player(env: str, given: list[str], agent: str, options: AgentOptions, watch
     if Path(path, AGENT_FILE).exists():  # it plays as it was trained
         return config, make_agent(agent, options)
     wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)
-    player = initial_agent(config, wrappers, lambda stage, done, total, _: watch(stage, done, total))
+    player = initial_agent(config, wrappers, display.watch)
     player.engine.threads = CpuThreads(options.threads or 0)
     return config, player
-
-
-@contextlib.contextmanager
-def _progress() -> Any:
-    """Yield a function that shows the progress of a stage: a bar on a terminal, else a line now and then."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    hidden = not progress_console.is_terminal or progress_console.quiet
-    ticker = Ticker("", 0)
-    with Progress(*columns, console=progress_console, transient=True, disable=hidden) as bar:
-        shown = bar.add_task("loading", total=None)
-
-        def watch(stage: str, done: int, total: int) -> None:
-            ticker.what, ticker.total = stage, total
-            ticker.tick(done)
-            bar.update(shown, description=stage, completed=done, total=total)
-
-        yield watch
 
 
 def _print(found: ProbeResult, folder: Path) -> None:

@@ -26,9 +26,7 @@ from rollenv.trainers.config import load_config
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for the second process
-    names = [f"planted:{each.__name__}-v0" for each in planted.CLASSES]
-    for name, each in zip(names, planted.CLASSES, strict=True):
-        rollenv.register(name, f"planted:{each.__name__}", abilities=["oracle", "random_action"])
+    names = planted.register_envs()
     yield
     for name in names:
         ENV_REGISTRY.pop(name)
