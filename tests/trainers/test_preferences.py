@@ -125,6 +125,12 @@ def test_pairs_are_of_one_group_with_different_returns_and_answers():
     assert not nothing.any()
 
 
+def test_before_the_first_update_no_pair_is_right_or_wrong():
+    data = batch([episode(1.0, (4,)), episode(0.0, (5,))], [episode(0.0, (6, 6)), episode(1.0, (7,))])
+    _, metrics = Preferences(data, returns(data), Dpo()).advantages(np.full(len(data), -1.0), np.full(len(data), -1.0))
+    assert (metrics["accuracy"], metrics["margin"]) == (0.5, 0.0)
+
+
 def test_turns_that_a_pair_shares_are_left_out():
     data = batch([episode(1.0, (4,), (5, 5), shared=1), episode(0.0, (4,), (6,), shared=1)])
     parted, whole = (Preferences(data, returns(data), Ipo(parted=parted)) for parted in (True, False))
