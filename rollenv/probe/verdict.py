@@ -35,13 +35,6 @@ UNSOLVED = " and solves no more"
 #: The ways in which a floor is above the model.
 _CHEATS, _SOLVES, _EARNS = "solves tasks by cheating", "solves more than the model", "earns more than the model"
 
-_DIFFERENT = {
-    "reward": "got another reward in a second process",
-    "observation": "saw something else in a second process",
-    "length": "ended elsewhere in a second process",
-    "again": "got another result when graded again with a clock a day later",
-}
-
 
 @dataclass
 class FloorResult:
@@ -131,9 +124,11 @@ def _of_floors(told: Taught, floors: Sequence[FloorResult]) -> Iterator[Remark]:
 def _of_reliability(env_spec: EnvSpec, told: Taught, again: Repeated) -> Iterator[Remark]:
     if again.unchecked:
         yield Remark("amber", f"Repeatability was not checked: {again.unchecked}.")
-    elif again.different:
-        what = "; ".join(f"{n} of {again.episodes} {_DIFFERENT[kind]}" for kind, n in again.different.items())
-        text = f"The same seed and actions do not give the same: {what}. {again.differences[0]}."
+    elif again.differences:
+        text = (
+            f"The same seed and actions do not give the same in {len(again.differences)} of {again.episodes} episodes. "
+        )
+        text += f"The first is {again.differences[0]}."
         if env_spec.nondeterministic:
             yield Remark("amber", f"{text} It is declared as not deterministic.")
         else:
