@@ -33,6 +33,7 @@ from rollenv.trainers.config.player import (
     LocalPlayer,
 )
 from rollenv.trainers.config.rewards import RewardsConfig
+from rollenv.trainers.config.seats import SeatsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Weight, union, unless
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, SeedsConfig, distinct, training_environments
 
@@ -291,8 +292,8 @@ class RolloutConfig(Section):
     def unused(self, run: Any) -> dict[str, str]:
         together = (
             "rollout.workers=inline, player.kind=local, batches.kind other than stream and early, and without "
-            "rewards.domains, rewards.function, rollout.shards, rollout.max_concurrent, rollout.extra_groups and "
-            "rollout.extra_members"
+            "rewards.domains, rewards.function, seats.others, rollout.shards, rollout.max_concurrent, "
+            "rollout.extra_groups and rollout.extra_members"
         )
         deadlines = ("reset_deadline", "step_deadline")
         return {
@@ -364,6 +365,9 @@ class EvalConfig(Section):
     seed: int = Field(1_000_000_000, ge=0, lt=2**63)
     temperature: float | None = Field(None, ge=0)
     """Sampling temperature, by default that of the rollout; 0 is greedy."""
+    measures: list[str] = Field(default_factory=list)
+    """Further numbers, as functions ``module:function`` from the player (an agent) and this configuration to a dict of
+    numbers by name; called in every evaluation, as eval/NAME."""
     parts: list[EvalPart] = Field(default_factory=list)
     """Further environments besides ``env``, with metrics such as eval/NAME/success."""
 
@@ -419,6 +423,7 @@ class TrainConfig(Section):
     batches: AnyBatches = CollectConfig()
     player: AnyPlayer = LocalPlayer()
     harness: HarnessConfig = HarnessConfig()
+    seats: SeatsConfig = SeatsConfig()
     rewards: RewardsConfig = RewardsConfig()
     algorithm: AnyAlgorithm = Grpo()
     loss: AnyLoss = PpoClip()
@@ -469,7 +474,7 @@ class TrainConfig(Section):
         rollout = self.rollout
         alone = rollout.extra_groups or rollout.extra_members or rollout.max_concurrent or self.rewards.per_episode
         here = rollout.workers == "inline" and self.plays_here and not self.plays_aside
-        return here and not alone and not self.harness.name
+        return here and not alone and not self.harness.name and not self.seats.others
 
     @property
     def samples(self) -> Literal["turn", "trajectory"]:

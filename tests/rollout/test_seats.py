@@ -1,0 +1,129 @@
+"""Games with several players: the contract, seats, their rewards, and failures."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from card_game import ID, Cards
+
+import rollenv
+from rollenv.agents.base import Action, OracleAgent, RandomAgent
+from rollenv.agents.seats import Seats
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.seats import by_seat, from_seat
+from rollenv.rollout.types import Task, Trajectory
+
+
+class Spy(RandomAgent):
+    """Plays at random, and keeps what it was shown, by session."""
+
+    def __init__(self):
+        self.seen = []
+
+    def start(self, env, seed):
+        session, seen = super().start(env, seed), []
+        self.seen.append(seen)
+        act = session.act
+
+        class Watched:
+            async def act(self, observation, info):
+                seen.append((observation, info))
+                return await act(observation, info)
+
+        return Watched()
+
+
+def play(agent, n=20, **settings):
+    with RolloutManager(agent, **settings) as manager:
+        return manager.play([Trajectory(Task(ID, seed)) for seed in range(n)])
+
+
+def test_a_seat_sees_its_own_observations_only():
+    spies = [Spy(), Spy()]
+    played = play(Seats(spies))
+    assert all(t.status == "terminated" for t in played)
+    for number, trajectory in enumerate(played):
+        env = rollenv.make(ID)
+        env.reset(seed=trajectory.task.seed)
+        for seat, spy in enumerate(spies):
+            own = "JQK"[env.unwrapped.cards[seat]]
+            assert all(f"card is {own}" in observation for observation, _ in spy.seen[number])
+            assert all(info["player"] == seat and "rewards" not in info for _, info in spy.seen[number])
+
+
+def test_rewards_of_seats_are_those_of_the_game_wherever_they_fall():
+    for trajectory in play(RandomAgent()):
+        views = [from_seat(trajectory, seat) for seat in range(2)]
+        assert sum(view.reward for view in views) == 0
+        assert views[trajectory.seat].reward == trajectory.reward
+        assert [view.success for view in views] == [view.reward > 0 for view in views]
+        assert sum(len(view.turns) for view in views) == len(trajectory.turns)
+        assert {turn.player for turn in views[1].turns} == {1}
+
+
+def test_rotation_shares_the_roles_and_members_of_a_group_sit_alike():
+    agent = Seats([OracleAgent(), RandomAgent()], ["learner", "random"], rotate=True)
+    with RolloutManager(agent) as manager:
+        groups = manager.collect([Task(ID, seed) for seed in range(6)], 3)
+    assert [{t.seat for t in group} for group in groups] == [{0}, {1}] * 3
+    split = by_seat(groups)
+    assert len(split) == len(groups)
+    assert [{t.seat for t in group} for group in split] == [{0}, {1}] * 3
+
+
+def test_self_play_gives_a_group_for_each_seat():
+    with RolloutManager(RandomAgent()) as manager:
+        groups = manager.collect([Task(ID, seed) for seed in range(3)], 4)
+    split = by_seat(groups)
+    assert [[t.seat for t in group] for group in split] == [[0] * 4, [1] * 4] * 3
+
+
+class Broken(RandomAgent):
+    def __init__(self, how):
+        self.how = how
+
+    def start(self, env, seed):
+        how = self.how
+
+        class Session:
+            async def act(self, observation, info):
+                if how == "hangs":
+                    await asyncio.Event().wait()
+                if how == "raises":
+                    raise ZeroDivisionError("oh")
+                return Action("nonsense")
+
+        return Session()
+
+
+@pytest.mark.parametrize("how", ["hangs", "raises"])
+def test_an_opponents_fault_fails_the_episode_and_is_no_loss(how):
+    agent = Seats([RandomAgent(), Broken(how)], ["learner", "other"], seconds=0.05)
+    played = play(agent, 4, limits=Limits(max_replacements=0))
+    assert all(t.status == "failed" and t.failure == "agent" and "seat 1 (other)" in t.error for t in played)
+
+
+def test_an_invalid_move_is_the_movers():
+    agent = Seats([RandomAgent(), Broken("")], ["learner", "other"])
+    for trajectory in play(agent, 6):
+        assert all(turn.valid == (turn.player == 0) for turn in trajectory.turns)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"player": 2}, {"player": 0, "rewards": [1.0]}, {"player": 0, "success": [True]},
+    {"player": 0, "rewards": ["a", 0.0]}, {"player": "me"}, {"player": 0, "observations": [b"", ""]},
+])  # fmt: skip
+def test_what_breaks_the_contract_fails_with_the_key(wrong):
+    class Wrong(Cards):
+        def _reset(self, options):
+            observation, _ = super()._reset(options)
+            return observation, wrong
+
+    name = f"seats:Wrong{abs(hash(str(wrong)))}-v0"
+    rollenv.register(name, Wrong)
+    with RolloutManager(RandomAgent(), limits=Limits(max_replays=0)) as manager:
+        [trajectory] = manager.play([Trajectory(Task(name, 0))])
+    assert trajectory.failure == "wrong"
+    assert "info['" in trajectory.error
