@@ -118,7 +118,8 @@ def _tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
         changes.append([row["env_id"], task, str(row["member"]), *values, row["reason"]])
     reasons = Counter(row["reason"] for row in rows if row["new"] is None)
     refused = [["episodes", "why"], *([str(n), reason] for reason, n in reasons.most_common())]
-    return {**means, "changes": changes, "not_judged": refused}
+    titled = {"Changed rewards": changes, "No new reward": refused}
+    return {**means, "tables": [{"title": title, "rows": rows} for title, rows in titled.items()]}
 
 
 def _counts(kinds: Counter[str]) -> str:
@@ -126,7 +127,7 @@ def _counts(kinds: Counter[str]) -> str:
 
 
 def _print(counts: str, result: dict[str, Any], folder: Path) -> None:
-    for head, *rows in (result["changes"], result["not_judged"]):
+    for head, *rows in (table["rows"] for table in result["tables"]):
         if rows:
             table = Table(*head, box=None, padding=(0, 1, 0, 0))
             for row in rows[:_SHOWN]:

@@ -102,8 +102,9 @@ def test_a_function_judges_what_has_no_environment(tmp_path, monkeypatch):
     args = ("regrade", "in.jsonl", "--grader", "my_grader:length", "--where", "turns > 0", "-o", "out", "--json")
     told = json.loads(run(*args).stdout)
     assert (told["same"], told["changed"], told["failed"]) == (2, 2, 1)
-    assert told["not_judged"][1][0] == "1"
-    assert "KeyError" in told["not_judged"][1][1]
+    number, why = told["tables"][1]["rows"][1]
+    assert number == "1"
+    assert "KeyError" in why
     new = list(stored("out"))
     assert [e.trajectory.reward for e in new] == [1.0, 0.0, 0.5, 0.5]
     assert ["old_reward" in e.trajectory.metrics for e in new] == [True, True, True, False]
