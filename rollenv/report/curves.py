@@ -36,7 +36,7 @@ def curves_svg(curves: Mapping[str, Sequence[tuple[float, float]]], x: str, y: s
     parts.append(f'<text x="{_LEFT}" y="12">{html.escape(y)}</text>')
     for number, (name, points) in enumerate(curves.items()):
         colour, dash = _COLOURS[number // 2 % len(_COLOURS)], ' stroke-dasharray="6 4"' * (number % 2)
-        placed = [place(point) for point in sorted(points)]
+        placed = [place(point) for point in points]
         line = " ".join(f"{a:.1f},{b:.1f}" for a, b in placed)
         dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in placed)
         row, right = 30 + 22 * number, _WIDTH - _RIGHT + 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 from xml.etree import ElementTree
@@ -170,6 +171,8 @@ def test_curves_are_an_image_with_their_names(points):
     drawn = ElementTree.fromstring(curves_svg({"true <b>": points, "proxy": points[:1]}, "x", "y"))
     assert "true <b>" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
     line = next(drawn.iter("{http://www.w3.org/2000/svg}polyline")).attrib["points"].split()
-    across = [float(point.split(",")[0]) for point in line]
-    assert across == sorted(across)
-    assert len(line) == len(points)
+    placed = [tuple(map(float, point.split(","))) for point in line]
+    assert len(placed) == len(points)
+    for a, b in itertools.combinations(range(len(points)), 2):
+        assert (placed[a][0] < placed[b][0]) == (points[a][0] < points[b][0])
+        assert (placed[a][1] > placed[b][1]) == (points[a][1] < points[b][1])  # up is less in an SVG
