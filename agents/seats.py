@@ -28,14 +28,21 @@ class Seats(Agent):
             trained on.
         rotate: move all agents by a number of seats that depends on the task's seed, so that each plays all roles.
         seconds: deadline of an answer of all agents but the first, which then fails the episode.
+        equal: whether this holds for the first agent, too, and what it raises fails the episode as with the others.
     """
 
     def __init__(
-        self, agents: Sequence[Agent], names: Sequence[str] = (), *, rotate: bool = False, seconds: float = 600.0
+        self,
+        agents: Sequence[Agent],
+        names: Sequence[str] = (),
+        *,
+        rotate: bool = False,
+        seconds: float = 600.0,
+        equal: bool = False,
     ):
         if not agents or (names and len(names) != len(agents)):
             raise UsageError(f"seats need at least one agent, and a name for each: got {len(agents)} and {names!r}")
-        self.agents, self.rotate, self.seconds = list(agents), rotate, seconds
+        self.agents, self.rotate, self.seconds, self.equal = list(agents), rotate, seconds, equal
         self.names = list(names) or ["learner", *(type(agent).__name__ for agent in agents[1:])]
 
     def __getattr__(self, name: str) -> Any:
@@ -99,7 +106,7 @@ class SeatsSession(Session):
         seat = info["player"]
         session: Any = self.sessions[seat]
         own = {key: value for key, value in info.items() if key not in _OF_ALL}
-        if self.row[seat] == 0:  # the episode itself tells its faults
+        if self.row[seat] == 0 and not self.seats.equal:  # the episode itself tells its faults
             action: Action = await session.act(observation, own)
             return action
         who = f"seat {seat} ({self.names[seat]})"

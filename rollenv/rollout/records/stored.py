@@ -57,7 +57,8 @@ def stored(path: str | Path, where: str = "") -> Iterator[StoredEpisode]:
         folders = list(find_runs(path).values())
         if not any((folder / EPISODES).is_file() for folder in folders):
             raise UsageError(
-                f"{path} has no {EPISODES}: pass the folder of a run, of `rollenv eval --out` or of a bench"
+                f"{path} has no stored episodes ({EPISODES}): runs keep those of evaluations, `rollenv eval --out` "
+                "all that it plays"
             )
         each = (_of_folder(folder, alone=folder == path) for folder in folders)
         episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(each)
