@@ -222,6 +222,8 @@ class Episode:
         trajectory.metrics |= result.info.get("metrics", {})
         trajectory.final_observation = seen
         trajectory.final_view = result.view
+        if spoiled := result.info.get("spoiled"):
+            self._fail("user", str(spoiled))
 
     async def _take_turns(self, session: Session, result: EnvResult) -> EnvResult:
         """Play from the first observation on, and return the last result."""
