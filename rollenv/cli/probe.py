@@ -64,8 +64,9 @@ def command(
     actions, or many failed episodes.
     """
     from rollenv.cli.train import Display
-    from rollenv.probe.page import page
+    from rollenv.probe.page import page_result
     from rollenv.probe.run import probe
+    from rollenv.report import write_report
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.records.storage import write
@@ -94,10 +95,14 @@ def command(
             )
     with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "probe.json").write_text(json_module.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
-        decode = player.tokenizer.decode if hasattr(player, "tokenizer") else None
-        (folder / "probe.html").write_text(page(found, decode), encoding="utf-8")
+        about = {"env": config.env.id, "agent": agent, "n": len(found.told.tasks), "k": k}
+        if hasattr(player, "tokenizer"):  # so that the page shows prompts as the model reads them
+            player.tokenizer.save_pretrained(folder / "tokenizer")
+            about["policy"] = "local:tokenizer"
+        for name, data in {"probe": found.to_dict(), "result": page_result(found), "eval": about}.items():
+            (folder / f"{name}.json").write_text(json_module.dumps(data, indent=2) + "\n", encoding="utf-8")
         write(folder / "episodes.jsonl", found.episodes)
+        write_report([folder], folder / "report.html")
     if json:
         console.print_json(json_module.dumps(found.to_dict()))
     else:

@@ -106,6 +106,7 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
                 "metrics": plain(run.metrics),
                 "settings": json.dumps(plain(run.settings), indent=2) if run.settings else "",
                 "seeds": plain(run.seeds),
+                "remarks": plain(run.result.get("remarks") or []),
                 "members": plain(run.settings.get("members") or []),
                 "note": " ".join(notes),
             }
