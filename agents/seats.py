@@ -69,17 +69,20 @@ class Seats(Agent):
         """Start a session in an environment of one player, which the first agent plays."""
         return self.agents[0].start(env, seed)
 
-    def deal(self, env: EnvHandle, seed: int, players: int, group: int) -> SeatsSession:
+    def deal(self, env: EnvHandle, seed: int, players: int, group: int, roles: Sequence[str] = ()) -> SeatsSession:
         """Start the sessions of an episode.
 
         Args:
+            roles: names of the seats' roles, which the record gets.
             group: a number that all members of a group share, from which the rotation follows.
         """
         if len(self.agents) > players:
             raise UsageError(f"{env.env_id} has {players} seats, fewer than the {len(self.agents)} agents")
         first = group % players if self.rotate else 0
         row = [min(seat, len(self.agents) - 1) for seat in range(players)]
-        return SeatsSession(self, env, seed, row[-first:] + row[:-first] if first else row, group)
+        session = SeatsSession(self, env, seed, row[-first:] + row[:-first] if first else row, group)
+        session.roles = list(roles)
+        return session
 
 
 class SeatsSession(Session):
@@ -92,6 +95,7 @@ class SeatsSession(Session):
     def __init__(self, seats: Seats, env: EnvHandle, seed: int, row: Sequence[int], group: int):
         self.seats, self.row, self.seat = seats, list(row), list(row).index(0)
         self.names = [seats.names[number] for number in row]
+        self.roles: list[str] = []
         self.sessions: list[Session] = []
         for seat, number in enumerate(row):
             agent: Any = seats.agents[number]
@@ -135,8 +139,9 @@ class SeatsSession(Session):
         return prompt
 
     def record(self) -> dict[str, Any]:
-        """Return the record of the first agent's session, with the name of the agent in each seat as ``seats``."""
-        return {**member(self.sessions[self.seat], Session, "record")(), "seats": self.names}
+        """Return the record of the first agent's session, with each seat's agent (``seats``) and role (``roles``)."""
+        roles = {"roles": self.roles} if self.roles else {}
+        return {**member(self.sessions[self.seat], Session, "record")(), "seats": self.names, **roles}
 
     def close(self) -> None:
         for session in self.sessions:

@@ -112,8 +112,7 @@ def player_of(user: str, base_url: str) -> UserPlayer | None:
     if kind == "chat":
         return ChatUser(name, base_url)
     if kind == "local":
-        made: UserPlayer = function_at("rollenv.agents.local_user:LocalUser", "the user")(
-            name
-        )  # a layer above this one
+        # a layer above this one
+        made: UserPlayer = function_at("rollenv.agents.local_user:LocalUser", "the user")(name)
         return made
     raise UsageError(f"user={user!r} is unknown; it is 'scripted', 'seat', 'chat:MODEL' or 'local:PATH'")

@@ -191,7 +191,7 @@ class Episode:
                 session: Session
                 if players := result.info.get("players"):
                     seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent])
-                    session = table = seats.deal(self, seed, players, task.seed)
+                    session = table = seats.deal(self, seed, players, task.seed, result.info.get("roles", ()))
                     trajectory.seat = table.seat
                 else:
                     session = self.agent.start(self, seed)
