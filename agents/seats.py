@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHandle, Session, member
@@ -102,35 +103,46 @@ class SeatsSession(Session):
             if hasattr(agent, "draw"):  # one of several players, the same for all members of a group
                 agent, self.names[seat] = agent.draw(group)
             # Streams differ by seat; the first agent has that of an episode which it plays alone.
-            self.sessions.append(agent.start(env, seed + (seat - self.seat) % len(row) * 100_003))
+            with self._faults(seat):
+                self.sessions.append(agent.start(env, seed + (seat - self.seat) % len(row) * 100_003))
         self.replayable = all(member(session, Session, "replayable") for session in self.sessions)  # type: ignore[misc]
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Return the action of the player whose turn it is."""
         seat = info["player"]
-        session: Any = self.sessions[seat]
         own = {key: value for key, value in info.items() if key not in _OF_ALL}
-        if self.row[seat] == 0 and not self.seats.equal:  # the episode itself tells its faults
-            action: Action = await session.act(observation, own)
-            return action
-        who = f"seat {seat} ({self.names[seat]})"
-        try:
-            async with asyncio.timeout(self.seats.seconds):
-                action = await session.act(observation, own)
-        except TimeoutError:
-            raise AgentFailed(f"{who} did not answer within {self.seats.seconds:g} s") from None
-        except ContextFull as error:
-            raise AgentFailed(f"{who}: the context is full: {error}") from error
-        except RollenvError as error:
-            raise AgentFailed(f"{who}: {error}") from error
-        except Exception as error:  # an opponent's fault is neither a loss of its own nor the end of the rollout
-            raise AgentFailed(f"{who} raised {type(error).__name__}: {error}") from error
-        if self.names[seat] in _LEARN:
+        first = self.row[seat] == 0 and not self.seats.equal
+        with self._faults(seat):
+            async with asyncio.timeout(None if first else self.seats.seconds):
+                action: Action = await self.sessions[seat].act(observation, own)
+            if not first and not (isinstance(action, Action) and isinstance(action.text, str)):
+                raise TypeError(f"an answer must be an Action with a text, not {action!r:.60}")
+        if first or self.names[seat] in _LEARN:
             return action
         version = self.seats.version or 0  # an action may not claim other weights than the learner's
         return Action(
             action.text, policy_version=version, finish=action.finish, raw=action.raw, messages=action.messages
         )
+
+    @contextlib.contextmanager
+    def _faults(self, seat: int) -> Iterator[None]:
+        """Make what an opponent raises a failure of the episode: neither a loss of its own nor the end of the rollout.
+
+        The first agent's faults are the episode's to tell, unless all are equal.
+        """
+        who = f"seat {seat} ({self.names[seat]})"
+        try:
+            yield
+        except Exception as error:
+            if self.row[seat] == 0 and not self.seats.equal:
+                raise
+            if isinstance(error, ContextFull):
+                raise AgentFailed(f"{who}: the context is full: {error}") from error
+            if isinstance(error, RollenvError):
+                raise AgentFailed(f"{who}: {error}") from error
+            if isinstance(error, TimeoutError):
+                raise AgentFailed(f"{who} did not answer within {self.seats.seconds:g} s") from None
+            raise AgentFailed(f"{who} raised {type(error).__name__}: {error}") from error
 
     def next_prompt(self, observation: str, info: dict[str, Any]) -> tuple[int, ...]:
         if info.get("player") != self.seat:

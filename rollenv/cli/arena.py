@@ -132,7 +132,7 @@ def _options_of(agent: str, options: AgentOptions) -> AgentOptions:
 
 
 def _refuse_unused(options: AgentOptions, chosen: Any) -> None:
-    for name, value in vars(options).items():
+    for name, value in (vars(options) | {"concurrency": None}).items():  # of the games, too
         if value not in (None, "") and all(getattr(each, name) in (None, "") for each in chosen):
             raise UsageError(f"--{name.replace('_', '-')} is for none of these agents")
 

@@ -92,7 +92,7 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
         if run.chosen and run.result["where"]:
             notes.append(f"Only episodes with {run.result['where']}.")
         if run.settings.get("members"):
-            notes.append("Solved: the agent named first, which sits in seat 0, won the game; rewards are its own.")
+            notes.append("Solved: the agent named first, in seat 0, won; a draw is no win. Rewards are its own.")
         if len(run.seeds) > 1:
             notes.append(
                 f"Means of {sum(map(bool, run.seeds))} seeds; its episodes and settings are those of the first."

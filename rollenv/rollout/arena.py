@@ -175,6 +175,8 @@ def ratings(wins: Floats, draws: Floats) -> list[Interval]:
         Elo with its 95 % interval for each agent; the mean is 1000.
     """
     rng, n = np.random.default_rng(0), len(wins)
+    if not n:
+        return []
     # The sum of the exponential weights of c games is drawn from a gamma distribution.
     won = np.concatenate([wins[None], rng.gamma(np.broadcast_to(wins, (_SAMPLES, n, n)))])
     upper = np.triu(draws + 1.0, 1)

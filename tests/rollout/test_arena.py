@@ -112,9 +112,27 @@ def test_a_forfeit_is_a_loss_of_who_made_it():
     assert (wrong.losses, wrong.forfeits, wrong.failed) == (12, 12, 0)
 
 
-@pytest.mark.parametrize("how", ["hangs", "raises"])
+class Odd(RandomAgent):
+    """Starts no session, or gives no action."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def start(self, env, seed):
+        if self.how == "start":
+            raise RuntimeError("not today")
+
+        class Session:
+            async def act(self, observation, info):
+                return b"bet"
+
+        return Session()
+
+
+@pytest.mark.parametrize("how", ["hangs", "raises", "start", "bytes"])
 def test_the_games_of_a_broken_agent_have_failed_and_are_nobodys_loss(how):
-    agents = {"broken": Broken(how), "a": ConstantAgent("bet"), "b": ConstantAgent("pass")}
+    broken = Broken(how) if how in ("hangs", "raises") else Odd(how)
+    agents = {"broken": broken, "a": ConstantAgent("bet"), "b": ConstantAgent("pass")}
     found, games = play(agents, deals=3, seconds=0.2)
     by_name = {standing.name: standing for standing in found.standings}
     failed = [game for game in games if not game.complete]
@@ -125,6 +143,12 @@ def test_the_games_of_a_broken_agent_have_failed_and_are_nobodys_loss(how):
     assert [(by_name[name].games, by_name[name].failed) for name in "ab"] == [(6, 6), (6, 6)]
     assert found.standings[-1] is broken
     assert found.tables()[0]["rows"][-1][1] == "none"
+
+
+def test_an_arena_whose_games_all_failed_rates_nobody():
+    found, _ = play({"a": Broken("raises"), "b": Broken("raises")})
+    assert [(s.rating, s.failed) for s in found.standings] == [(None, 12)] * 2
+    assert found.first is None
 
 
 def test_only_games_of_two_are_played():
