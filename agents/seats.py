@@ -86,6 +86,31 @@ class Seats(Agent):
         return session
 
 
+class _SeatEnv:
+    """The environment for one seat: the time and the errors of its calls are not the agent's."""
+
+    def __init__(self, env: EnvHandle, seconds: float):
+        self._env, self.seconds = env, seconds
+        self.deadline: asyncio.Timeout | None = None
+        self.error: BaseException | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call the environment, which may have to be replayed elsewhere first, while the deadline rests."""
+        if self.deadline:
+            self.deadline.reschedule(None)
+        try:
+            return await self._env.call(method, *args)
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            if self.deadline:
+                self.deadline.reschedule(asyncio.get_running_loop().time() + self.seconds)
+
+
 class SeatsSession(Session):
     """The sessions of an episode's seats.
 
@@ -98,13 +123,14 @@ class SeatsSession(Session):
         self.names = [seats.names[number] for number in row]
         self.roles: list[str] = []
         self.sessions: list[Session] = []
+        self.envs = [_SeatEnv(env, seats.seconds) for _ in row]
         for seat, number in enumerate(row):
             agent: Any = seats.agents[number]
             if hasattr(agent, "draw"):  # one of several players, the same for all members of a group
                 agent, self.names[seat] = agent.draw(group)
             # Streams differ by seat; the first agent has that of an episode which it plays alone.
             with self._faults(seat):
-                self.sessions.append(agent.start(env, seed + (seat - self.seat) % len(row) * 100_003))
+                self.sessions.append(agent.start(self.envs[seat], seed + (seat - self.seat) % len(row) * 100_003))
         self.replayable = all(member(session, Session, "replayable") for session in self.sessions)  # type: ignore[misc]
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
@@ -113,7 +139,8 @@ class SeatsSession(Session):
         own = {key: value for key, value in info.items() if key not in _OF_ALL}
         first = self.row[seat] == 0 and not self.seats.equal
         with self._faults(seat):
-            async with asyncio.timeout(None if first else self.seats.seconds):
+            async with asyncio.timeout(None if first else self.seats.seconds) as deadline:
+                self.envs[seat].deadline = None if first else deadline
                 action: Action = await self.sessions[seat].act(observation, own)
             if not first and not (isinstance(action, Action) and isinstance(action.text, str)):
                 raise TypeError(f"an answer must be an Action with a text, not {action!r:.60}")
@@ -134,7 +161,7 @@ class SeatsSession(Session):
         try:
             yield
         except Exception as error:
-            if self.row[seat] == 0 and not self.seats.equal:
+            if (self.row[seat] == 0 and not self.seats.equal) or error is self.envs[seat].error:
                 raise
             if isinstance(error, ContextFull):
                 raise AgentFailed(f"{who}: the context is full: {error}") from error
