@@ -37,6 +37,13 @@ def from_seat(trajectory: Trajectory, seat: int) -> Trajectory | None:
     return view
 
 
+def own_view(trajectory: Trajectory) -> Trajectory:
+    """Return a game as its own seat played it, so that no text or token is another player's; others are unchanged."""
+    if not any(turn.rewards for turn in trajectory.turns):
+        return trajectory
+    return from_seat(trajectory, trajectory.seat) or replace(trajectory, turns=[])
+
+
 def role_of(trajectory: Trajectory) -> str:
     """Return the name of the role in which an episode was played: the environment's, or the number of the seat."""
     roles = trajectory.record.get("roles", ())

@@ -165,3 +165,15 @@ def test_nothing_is_lost_when_workers_are_killed_and_a_seat_hangs():
         else:
             assert there.error == ""
             assert (there.status, there.turns, there.reward) == (here.status, here.turns, here.reward)
+
+
+def test_exports_of_a_game_have_the_words_of_one_seat_only(tmp_path):
+    from rollenv.rollout.exports.files import export
+    from rollenv.rollout.records import storage
+
+    played = play(RandomAgent())
+    storage.write(tmp_path / "games.jsonl", played)
+    export(tmp_path / "games.jsonl", tmp_path / "games.chat.jsonl")
+    for line in (tmp_path / "games.chat.jsonl").read_text().splitlines():
+        shown = {card for card in "JQK" if f"card is {card}" in line}
+        assert len(shown) == 1
