@@ -70,17 +70,45 @@ class Seats(Agent):
         """Start a session in an environment of one player, which the first agent plays."""
         return self.agents[0].start(env, seed)
 
-    def deal(self, env: EnvHandle, seed: int, players: int, group: int) -> SeatsSession:
+    def deal(self, env: EnvHandle, seed: int, players: int, group: int, roles: Sequence[str] = ()) -> SeatsSession:
         """Start the sessions of an episode.
 
         Args:
+            roles: names of the seats' roles, which the record gets.
             group: a number that all members of a group share, from which the rotation follows.
         """
         if len(self.agents) > players:
             raise UsageError(f"{env.env_id} has {players} seats, fewer than the {len(self.agents)} agents")
         first = group % players if self.rotate else 0
         row = [min(seat, len(self.agents) - 1) for seat in range(players)]
-        return SeatsSession(self, env, seed, row[-first:] + row[:-first] if first else row, group)
+        session = SeatsSession(self, env, seed, row[-first:] + row[:-first] if first else row, group)
+        session.roles = list(roles)
+        return session
+
+
+class _SeatEnv:
+    """The environment for one seat: the time and the errors of its calls are not the agent's."""
+
+    def __init__(self, env: EnvHandle, seconds: float):
+        self._env, self.seconds = env, seconds
+        self.deadline: asyncio.Timeout | None = None
+        self.error: BaseException | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call the environment, which may have to be replayed elsewhere first, while the deadline rests."""
+        if self.deadline:
+            self.deadline.reschedule(None)
+        try:
+            return await self._env.call(method, *args)
+        except BaseException as error:
+            self.error = error
+            raise
+        finally:
+            if self.deadline:
+                self.deadline.reschedule(asyncio.get_running_loop().time() + self.seconds)
 
 
 class SeatsSession(Session):
@@ -93,14 +121,16 @@ class SeatsSession(Session):
     def __init__(self, seats: Seats, env: EnvHandle, seed: int, row: Sequence[int], group: int):
         self.seats, self.row, self.seat = seats, list(row), list(row).index(0)
         self.names = [seats.names[number] for number in row]
+        self.roles: list[str] = []
         self.sessions: list[Session] = []
+        self.envs = [_SeatEnv(env, seats.seconds) for _ in row]
         for seat, number in enumerate(row):
             agent: Any = seats.agents[number]
             if hasattr(agent, "draw"):  # one of several players, the same for all members of a group
                 agent, self.names[seat] = agent.draw(group)
             # Streams differ by seat; the first agent has that of an episode which it plays alone.
             with self._faults(seat):
-                self.sessions.append(agent.start(env, seed + (seat - self.seat) % len(row) * 100_003))
+                self.sessions.append(agent.start(self.envs[seat], seed + (seat - self.seat) % len(row) * 100_003))
         self.replayable = all(member(session, Session, "replayable") for session in self.sessions)  # type: ignore[misc]
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
@@ -109,7 +139,8 @@ class SeatsSession(Session):
         own = {key: value for key, value in info.items() if key not in _OF_ALL}
         first = self.row[seat] == 0 and not self.seats.equal
         with self._faults(seat):
-            async with asyncio.timeout(None if first else self.seats.seconds):
+            async with asyncio.timeout(None if first else self.seats.seconds) as deadline:
+                self.envs[seat].deadline = None if first else deadline
                 action: Action = await self.sessions[seat].act(observation, own)
             if not first and not (isinstance(action, Action) and isinstance(action.text, str)):
                 raise TypeError(f"an answer must be an Action with a text, not {action!r:.60}")
@@ -130,7 +161,7 @@ class SeatsSession(Session):
         try:
             yield
         except Exception as error:
-            if self.row[seat] == 0 and not self.seats.equal:
+            if (self.row[seat] == 0 and not self.seats.equal) or error is self.envs[seat].error:
                 raise
             if isinstance(error, ContextFull):
                 raise AgentFailed(f"{who}: the context is full: {error}") from error
@@ -147,8 +178,9 @@ class SeatsSession(Session):
         return prompt
 
     def record(self) -> dict[str, Any]:
-        """Return the record of the first agent's session, with the name of the agent in each seat as ``seats``."""
-        return {**member(self.sessions[self.seat], Session, "record")(), "seats": self.names}
+        """Return the record of the first agent's session, with each seat's agent (``seats``) and role (``roles``)."""
+        roles = {"roles": self.roles} if self.roles else {}
+        return {**member(self.sessions[self.seat], Session, "record")(), "seats": self.names, **roles}
 
     def close(self) -> None:
         for session in self.sessions:

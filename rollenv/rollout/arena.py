@@ -50,10 +50,10 @@ class RoundRobin(Seats):
     def start(self, env: EnvHandle, seed: int) -> Any:
         raise UsageError(f"{env.env_id} is played alone, without an opponent: use `rollenv eval`")
 
-    def deal(self, env: EnvHandle, seed: int, players: int, group: int) -> SeatsSession:
+    def deal(self, env: EnvHandle, seed: int, players: int, group: int, roles: Sequence[str] = ()) -> SeatsSession:
         if players != 2:
             raise UsageError(f"{env.env_id} has {players} players; an arena is for games of two")
-        return self._tables[seed % 1_000_003].deal(env, seed, players, group)
+        return self._tables[seed % 1_000_003].deal(env, seed, players, group, roles)
 
 
 def pairs_of(agents: int) -> list[tuple[int, int]]:

@@ -190,8 +190,8 @@ class Episode:
                 seed = seed * 1_000_003 + trajectory.member
                 session: Session
                 if players := result.info.get("players"):
-                    seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent])
-                    session = table = seats.deal(self, seed, players, task.seed)
+                    seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent], rotate=True)
+                    session = table = seats.deal(self, seed, players, task.seed, result.info.get("roles", ()))
                     trajectory.seat = table.seat
                 else:
                     session = self.agent.start(self, seed)

@@ -12,7 +12,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from rollenv.rollout.exports.chats import Json, chats_of, completions_of, split_
 from rollenv.rollout.filters import preferred
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import StoredEpisode, stored
+from rollenv.rollout.seats import own_view
 from rollenv.rollout.types import Task, Trajectory
 
 #: The entry points of further formats: functions from a trajectory to JSON data.
@@ -83,6 +84,7 @@ def export(
 
     def chosen(side: str) -> Iterator[StoredEpisode]:
         for episode in stored(source, where):
+            episode = replace(episode, trajectory=own_view(episode.trajectory))
             if _side(episode.trajectory.task, split) == side:
                 card.add(episode)
                 yield episode
