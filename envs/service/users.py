@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
 
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.needs import extra
 from rollenv.core.proxies import without_proxy
 
 #: Texts by which a user ends the conversation, as in tau2.
@@ -23,7 +22,6 @@ Heard = Sequence[Mapping[str, str]]
 
 _TRIES = 3
 _MOST_BYTES = 1_000_000
-_MOST_TOKENS = 256
 
 
 class UserPlayer(Protocol):
@@ -102,40 +100,6 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-class LocalUser:
-    """A user played by a language model in this process, greedily, so that episodes can be replayed.
-
-    Args:
-        path: model folder, GGUF file, or name of a model that a wheel brings.
-    """
-
-    def __init__(self, path: str):
-        if not path:
-            raise UsageError("user='local:PATH' needs the path of a model")
-        self.path = path
-
-    def act(self, heard: Heard) -> str:
-        """Generate the next action, at most 256 tokens."""
-        model, tokenizer = _loaded(self.path)
-        told = [dict(each) for each in heard]
-        ids = tokenizer.apply_chat_template(told, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-        drawn = model.generate(**ids, do_sample=False, max_new_tokens=_MOST_TOKENS)
-        return str(tokenizer.decode(drawn[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)).strip()
-
-
-@functools.lru_cache(maxsize=2)
-def _loaded(path: str) -> tuple[Any, Any]:
-    with extra("train", "A user played by a model in this process"):
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    from rollenv.gguf import model_at
-
-    try:
-        folder = model_at(path)
-        return AutoModelForCausalLM.from_pretrained(folder, dtype="auto"), AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"user='local:{path}' cannot be loaded: {' '.join(str(error).split())[:300]}") from error
-
-
 def player_of(user: str, base_url: str) -> UserPlayer | None:
     """Return the model that plays a user; None for ``scripted`` and ``seat``.
 
@@ -148,5 +112,7 @@ def player_of(user: str, base_url: str) -> UserPlayer | None:
     if kind == "chat":
         return ChatUser(name, base_url)
     if kind == "local":
-        return LocalUser(name)
+        # Models are above environments, so the class is looked up by name.
+        player: UserPlayer = importlib.import_module("rollenv.agents.local_user").LocalUser(name)
+        return player
     raise UsageError(f"user={user!r} is unknown; it is 'scripted', 'seat', 'chat:MODEL' or 'local:PATH'")
