@@ -1,4 +1,4 @@
-"""A user of a service task, played by a language model in this process."""
+"""A user of a service who is played by a model in this process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.gguf import model_at
+
+with extra("train", "A user played by a model in this process"):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
 _MOST_TOKENS = 256
 
@@ -36,8 +39,7 @@ class LocalUser:
 
 @functools.lru_cache(maxsize=2)
 def _loaded(path: str) -> tuple[Any, Any]:
-    with extra("train", "A user played by a model in this process"):
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+
     try:
         folder = model_at(path)
         return AutoModelForCausalLM.from_pretrained(folder, dtype="auto"), AutoTokenizer.from_pretrained(folder)

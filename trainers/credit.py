@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import at_line
+from rollenv.rollout.seats import role_of
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.trainers import advantages as adv
 from rollenv.trainers.advantages.moments import parts, ragged
@@ -35,6 +36,8 @@ class Shaped:
     """(R,) the KL penalty of each token, not yet subtracted."""
     bootstrap: Floats | None = None
     """(N,) the critic's value of the state where a limit cut each trajectory; 0 for those that terminated."""
+    baselines: dict[str, float] = field(default_factory=dict)
+    """The run's baselines by role."""
 
 
 @dataclass(slots=True)
@@ -139,6 +142,8 @@ def _input(data: Experience, shaped: Shaped, entropy: Callable[[], Floats]) -> a
         kl=shaped.kl,
         values=data.columns.get("values"),
         bootstrap=shaped.bootstrap,
+        roles=[f"{t.task.env_id} {role_of(t)}" for t in data.trajectories],
+        baselines=shaped.baselines,
         compute_entropy=entropy,
     )
 
@@ -293,6 +298,7 @@ ADVANTAGES: dict[str, Callable[..., Floats | adv.Gae]] = {
     )[x.turn],
     "empg": _empg,
     "ppo": _ppo,
+    "role_baseline": lambda x, decay: adv.role_baseline(x.returns, x.roles, x.baselines, decay=decay)[x.trajectory],
     "imitation": lambda x: x.rewards[x.turn],
 }
 

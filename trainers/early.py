@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rollenv.core.errors import UsageError
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.batches import Batches
@@ -86,6 +87,8 @@ class EarlyUpdater(Updater):
 
     def add(self, group: Group) -> None:
         """Compute the gradient of a complete group with weights that lack the factor of the whole batch."""
+        if any(trajectory.record.get("seats") for trajectory in group):
+            raise UsageError("batches.kind=early cannot split games by seats; set batches.kind=collect in a new run")
         self.state.version = self.state.player.version
         part = self._parts[group.number] = _Part()
         data = experience([group], self.config.samples, replay=self.config.loss.routing == "replay")

@@ -168,6 +168,7 @@ class Updater:
             data.dropped["out_of_bounds"] = outside[data.groups]
         data.columns["staleness"] = (state.version - data.versions).astype(np.float64)
         shaped = state.shaper(data)
+        shaped.baselines = state.baselines
         self._score(data, metrics)
         if state.reference:
             shaped.kl = self._kl_penalty(data, metrics)

@@ -16,7 +16,7 @@ from rollenv.rollout.types import Group
 from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import PairedPreference, Preference
-from rollenv.trainers.config.run import StoredConfig
+from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.given_episodes import ORACLE, Epochs, Report, given_episodes, is_held_out, read_given, within
 from rollenv.trainers.sources.base import TaskSource
 

@@ -17,22 +17,26 @@ import numpy as np
 from rollenv.agents.base import update_weights_of
 from rollenv.agents.engines.cpu_threads import CpuThreads
 from rollenv.core.env_spec import Wrappers
+from rollenv.core.plugins import function_at
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.report.folders import hide_secrets
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.seats import by_seat
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import Batches, batches_of, weights_for_player
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import EvalPart, StoredConfig
+from rollenv.trainers.config.batches import StoredConfig
+from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.early import EarlyBatches, EarlyUpdater
 from rollenv.trainers.learner import Updater
+from rollenv.trainers.opponents import Opponents
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.ranks import ALONE, Ranks
@@ -121,6 +125,10 @@ class Trainer:
                     manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
                 )
                 self.config = config = run.with_iterations(config, stored.updates or config.iterations)
+            self.opponents: Opponents | None = None
+            if config.seats.others:
+                self.opponents = Opponents(config, run, state, self.wrappers, self._report_warm_up)
+                manager.agent = self.opponents.seated(state.player)
             early = EarlyUpdater(config, state, run) if config.batches.kind == "early" else None
             self.learner = early or Updater(config, state, run)
             if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
@@ -218,7 +226,7 @@ class Trainer:
 
     def _save_where_it_is(self) -> None:
         if not (self.run.checkpoints / f"step-{self.state.iteration:06d}").exists():
-            self.state.save(self.run, self.config.keep_checkpoints, self._to_save)
+            self._save()
 
     def _fit(self) -> TrainingResult:
         started, state, config = time.perf_counter(), self.state, self.config
@@ -233,12 +241,17 @@ class Trainer:
             self.threads.adapt()
             metrics: dict[str, float] = {}
             with timed("collect", metrics, self.threads.own_processes), self._sharing_cores():
-                groups = self._collect(metrics)
+                played = self._collect(metrics)
+            groups = by_seat(played)
             with self.termination.deferred():
                 with timed("update", metrics), self.batches.resting():
                     metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
+                    if self.opponents:
+                        metrics |= self.opponents.learn(played)
                 with timed("publish", metrics):
                     self.batches.publish(state.policy)
+                    if self.opponents:
+                        self.opponents.publish(self.manager.run)
                 state.iteration += 1
                 self._to_save = {**self.batches.state(), "unlogged": metrics}
             self._finish_iteration(metrics)
@@ -282,7 +295,10 @@ class Trainer:
         return groups
 
     def _save(self) -> None:
-        self.state.save(self.run, self.config.keep_checkpoints, self._to_save)
+        more = self.opponents.save(self._to_save) if self.opponents else {}
+        self.state.save(self.run, self.config.keep_checkpoints, {**self._to_save, **more})
+        if self.opponents:
+            self.opponents.saved()
 
     def _evaluate(self) -> dict[str, float]:
         """Play the evaluation episodes, save them and return their metrics."""
@@ -292,7 +308,8 @@ class Trainer:
         player = copy.copy(self.state.player)  # the training's player may keep playing
         if settings.temperature is not None:
             player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
-        manager = self.manager.with_agent(player, keep_views=True)
+        agent = self.opponents.evaluated(player) if self.opponents else player
+        manager = self.manager.with_agent(agent, keep_views=True)
         with timed("eval", metrics):
             if held_out := getattr(self.batches, "held_out", ()):
                 metrics |= {f"eval/{name}": value for name, value in self.learner.measure(held_out).items()}
@@ -315,6 +332,9 @@ class Trainer:
                 if self.rewards:
                     mean = sum(t.reward for t in result.trajectories) / len(result.trajectories)
                     metrics[f"eval/{part.name}trained_reward"] = mean
+            for name in self.config.eval.measures:
+                found = function_at(name, "eval.measures", self.run.path)(player, self.config)
+                metrics |= {f"eval/{key}": float(value) for key, value in found.items()}
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
         if self.rewards:

@@ -61,6 +61,10 @@ class TrainingState:
     """The model's maximum number of tokens."""
     version: int = 0
     """Version of the player's weights."""
+    baselines: dict[str, float] = field(default_factory=dict)
+    """The baseline of each role, for ``algorithm.name=role_baseline``."""
+    seats: dict[str, Any] = field(default_factory=dict)
+    """The checkpoint's results against earlier weights; see :mod:`rollenv.trainers.opponents`."""
     unlogged: dict[str, float] = field(default_factory=dict)
     """Metrics of the checkpoint's iteration, if the run was terminated before they were logged."""
 
@@ -85,7 +89,7 @@ class TrainingState:
             self.base_agent.version = self.player.version
             if not self.policy.shares:
                 load_weights(self.base_agent.model, self.policy.named_weights())
-        more = {**batches, "running": self.shaper.running.state_dict()}
+        more = {**batches, "running": self.shaper.running.state_dict(), "baselines": self.baselines}
         if self.kl:
             more["kl"] = self.kl.state_dict()
         if self.ranks.together:
@@ -114,6 +118,8 @@ class TrainingState:
         self.shaper.running.load_state_dict(about["running"])
         if self.kl:
             self.kl.load_state_dict(about["kl"])
+        self.baselines = dict(about.get("baselines", {}))
+        self.seats = dict(about.get("seats", {}))
         self.iteration = int(about["iteration"])
         self.unlogged = dict(about.get("unlogged", {}))
 

@@ -85,8 +85,12 @@ class Lesson:
     def _episode(self, env: Env, rng: random.Random) -> Iterator[DemonstratedTurn]:
         """Yield the turns of one episode, until the expert cannot finish it."""
         observation, info = env.reset(rng.getrandbits(32), options=self.options or None)
-        story = _Chat() if isinstance(self.prompt, ChatPrompt) else _Steps(self.prompt, observation)
+        stories: dict[int, _Chat | _Steps] = {}  # by the player
         for turn in itertools.count(1):
+            if (player := info.get("player", 0)) not in stories:
+                form = self.prompt
+                stories[player] = _Chat() if isinstance(form, ChatPrompt) else _Steps(form, observation)
+            story = stories[player]
             try:
                 expert = env.oracle_action()
             except Unsolvable:

@@ -63,7 +63,7 @@ def _another(part: str, high: int, draws: random.Random) -> str:
 Player = Callable[[str], str]
 
 #: Maximum length of an action that is passed to the game.
-_CLIP = 2000
+LONGEST = 2000
 #: Maximum number of moves of the others between two turns of the agent.
 _MAX_OTHERS = 500
 #: Maximum number of moves that are tried, and of characters of the rules and latest text that they are taken from.
@@ -172,7 +172,7 @@ class TextArena(ReplayState):
 
     def _step(self, action: str) -> StepResult:
         # lone surrogates would not survive JSON
-        self.actions.append(well_formed(action[:_CLIP]))
+        self.actions.append(well_formed(action[:LONGEST]))
         valid = self._play(self.actions[-1])
         done = self.error is not None or self._state.done
         truncated = not done and len(self.actions) >= self.max_turns
@@ -214,7 +214,7 @@ class TextArena(ReplayState):
             seat = self._state.current_player_id
             news = self._take_messages(seat)
             action = self.opponent(news) if callable(self.opponent) else self._legal(self._draws) or "[pass]"
-            if not self._act(seat, action[:_CLIP]):
+            if not self._act(seat, action[:LONGEST]):
                 return
         self.error, self._broken_by = "the other seats never pass the turn on", -1
 

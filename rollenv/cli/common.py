@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
 import typer
@@ -21,7 +20,6 @@ from rich.console import Console
 from rollenv import hub
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
-from rollenv.core.plugins import function_at
 from rollenv.core.registry import DATA
 from rollenv.gguf import model_at
 
@@ -202,51 +200,21 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
     Raises:
         UsageError: for an unknown name, or an option that it does not take.
     """
-    from rollenv.agents.base import ConstantAgent, NopAgent, OracleAgent, RandomAgent
-    from rollenv.agents.scripted import ReplayAgent
+    from rollenv.agents.by_name import agent_named
 
     options = options or AgentOptions()
     kind, _, argument = name.partition(":")
-    if kind in ("replay", "local", "vllm"):
-        argument = os.path.expanduser(argument)
-    if name == "random":
-        agent: Agent = RandomAgent()
-    elif name == "oracle":
-        agent = OracleAgent()
-    elif name == "nop":
-        agent = NopAgent()
-    elif kind == "noisy":
-        agent = OracleAgent(_share(argument))
-    elif kind == "constant":
-        agent = ConstantAgent(argument)
-    elif kind == "harness" and argument:
+    if agent := agent_named(name):
         options.check(name)
-        return _harness_agent(argument, options)
-    elif kind == "replay" and argument:
-        agent = ReplayAgent.load(Path(argument))
-    elif kind in ("chat", "local", "vllm") and argument:
-        options.check(name)
-        return _chat_agent(name, options, native) if kind == "chat" else _model_agent(kind, argument, options)
-    elif argument:
-        agent = function_at(name, "the agent")()
-        if not hasattr(agent, "start"):
-            raise UsageError(
-                f"the agent {name!r} is {type(agent).__name__}, which has no start(): see rollenv.agents.Agent"
-            )
-    else:
+        return agent
+    if not argument:
         raise UsageError(f"there is no agent {name!r}; it is one of {AGENT_HELP}")
     options.check(name)
-    return agent
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UsageError(f"noisy:SHARE needs a share between 0 and 1, got {text!r}")
-    return share
+    if kind == "harness":
+        return _harness_agent(argument, options)
+    if kind == "chat":
+        return _chat_agent(name, options, native)
+    return _model_agent(kind, os.path.expanduser(argument), options)
 
 
 def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:

@@ -93,6 +93,8 @@ class Env(gymnasium.Env[str, str]):
     spec: Any = None
     #: The keys that ``reset(options=...)`` takes; any other is an error.
     reset_options: frozenset[str] = frozenset()
+    #: Number of players; see docs/concepts. An environment for one has no info["player"].
+    players: int = 1
 
     #: Attributes that an episode changes in place: a copy of the environment copies these and shares the rest. None
     #: copies everything.
@@ -135,6 +137,8 @@ class Env(gymnasium.Env[str, str]):
             self.seed_stream(seed)
         self._over = True
         observation, info = self._reset(given)
+        if self.players > 1:
+            info = {**info, "players": self.players}
         self._over, self._begun = False, True
         return observation, info
 
@@ -159,6 +163,8 @@ class Env(gymnasium.Env[str, str]):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         result = self._step(action)
         self._over = result[2] or result[3]
+        if self.players > 1:
+            result = (*result[:4], {**result[4], "players": self.players})
         return result
 
     def render(self) -> str:
@@ -414,6 +420,7 @@ class Wrapper(Env):
     env_id = inherited("env_id")
     entry_point = inherited("entry_point")
     reset_options = inherited("reset_options")
+    players = inherited("players")
     metadata = inherited("metadata")
     render_mode = inherited("render_mode")
     picture = inherited("picture")

@@ -105,16 +105,9 @@ def _advice(found: ProbeResult) -> str:
     parts = [_tag("h2", "What to do")]
     if found.imitation:
         parts.append(_tag("p", _text(found.imitation)))
-    rows = [
-        (_tag("code", _text(" ".join(a.settings))), _text(a.text), "played" if a.tried else "computed")
-        for a in found.advice
-    ]
-    if rows:
-        parts.append(_table(("setting", "what it gives", "how known"), rows))
+    if rows := [(_tag("code", _text(" ".join(each.settings))), _text(each.text)) for each in found.advice]:
+        parts.append(_table(("setting", "why"), rows))
     parts.append(_tag("p", _tag("code", _text(found.command))))
-    for t in found.trials:
-        text = f"Played {' '.join(t.settings)}: {percent_of(t.informative)} of groups of {found.group_size} would teach"
-        parts.append(_tag("p", _text(f"{text}, success {interval(t.success)} on {t.tasks} tasks."), "small dim"))
     return "".join(parts)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session, member
 from rollenv.agents.engines.base import EngineFailed, EngineLost
+from rollenv.agents.seats import Seats
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
@@ -186,7 +187,14 @@ class Episode:
             try:
                 task = trajectory.task
                 seed = task.seed if task.agent_seed is None else task.agent_seed
-                session = self.agent.start(self, seed * 1_000_003 + trajectory.member)
+                seed = seed * 1_000_003 + trajectory.member
+                session: Session
+                if players := result.info.get("players"):
+                    seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent], rotate=True)
+                    session = table = seats.deal(self, seed, players, task.seed, result.info.get("roles", ()))
+                    trajectory.seat = table.seat
+                else:
+                    session = self.agent.start(self, seed)
             except BaseException as error:
                 raise self._classify_agent_error("start()", error) from error
             try:
@@ -203,16 +211,23 @@ class Episode:
                 self._end_session(session)
         trajectory.status = "terminated" if result.terminated else "truncated"
         self.outcome = "completed"
-        trajectory.success = bool(result.info.get("success", False))
+        won, seen = result.info.get("success", False), result.observation
+        if "players" in result.info:
+            if isinstance(won, list):
+                trajectory.record["success"] = won
+                won = won[trajectory.seat]
+            if observations := result.info.get("observations"):
+                seen = observations[trajectory.seat]
+        trajectory.success = bool(won)
         trajectory.metrics |= result.info.get("metrics", {})
-        trajectory.final_observation = result.observation
+        trajectory.final_observation = seen
         trajectory.final_view = result.view
         if spoiled := result.info.get("spoiled"):
             self._fail("user", str(spoiled))
 
     async def _take_turns(self, session: Session, result: EnvResult) -> EnvResult:
         """Play from the first observation on, and return the last result."""
-        limits, turns = self.limits, self.trajectory.turns
+        limits, trajectory, turns = self.limits, self.trajectory, self.trajectory.turns
         while not (result.terminated or result.truncated):
             is_spent = limits.turns is not None and len(turns) >= limits.turns
             if limits.tokens is not None:
@@ -224,7 +239,10 @@ class Episode:
                 result.truncated = True
                 break
             before, result = result, await self._call_env("step", action.text)
-            turns += turns_of(before, action, result)
+            new = turns_of(before, action, result)
+            if players := result.info.get("players"):
+                _take_seat(new, before.info["player"], result.info.get("rewards", [0.0] * players), trajectory.seat)
+            turns += new
         return result
 
     # -- calling the agent -------------------------------------------------------------------------------------------
@@ -475,6 +493,16 @@ def turns_of(before: EnvResult, action: Action, after: EnvResult) -> list[Turn]:
     between = EnvResult("", 0.0)
     *first, last = action.calls
     return [*(turn_of(between, call, between) for call in first), turn_of(before, last, after)]
+
+
+def _take_seat(turns: list[Turn], player: int, rewards: list[float], seat: int) -> None:
+    """Mark the turns of a player's action, with the rewards of all players and, in ``reward``, of one seat."""
+    for turn in turns:
+        turn.player = player
+    last = turns[-1]
+    gained = [*rewards]
+    gained[player] = last.reward  # with the reward that the action itself may have
+    last.rewards, last.reward = tuple(gained), gained[seat]
 
 
 def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:

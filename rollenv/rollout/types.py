@@ -76,6 +76,10 @@ class Turn:
     routes: str = ""
     """The experts of each token but the last, prompt included: base64 of little-endian int16 of the shape
     (tokens, layers k). Empty if not requested."""
+    player: int = 0
+    """The player whose turn it was."""
+    rewards: tuple[float, ...] = ()
+    """The reward of each player, if there are several; ``reward`` is that of the trajectory's seat."""
 
     @property
     def oldest_version(self) -> int:
@@ -120,6 +124,8 @@ class Trajectory:
     (``prompt_tokens``, ``completion_tokens``, ``cost``)."""
     env_reward: float | None = field(default=None, compare=False)
     """The environment's own reward of the episode, if reward functions changed that of a turn."""
+    seat: int = 0
+    """The player whose rewards and success these are; the turns are those of all players."""
 
     @property
     def reward(self) -> float:

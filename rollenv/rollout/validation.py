@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import operator
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,15 +96,44 @@ def info(value: Any) -> dict[str, Any]:
     for name in ("prefix", "suffix"):
         if name in checked:
             checked[name] = text(checked[name], f"info[{name!r}]")
-    success = checked.get("success")
-    if success is not None and type(success) is not bool:
-        success = number(success, "info['success']")
-        if success not in (0.0, 1.0):
-            raise BadValue(f"info['success'] must be True or False, not {success!r}; put a score into the reward")
-        checked["success"] = bool(success)
+    if "players" in checked:
+        _check_seats(checked)
+    elif checked.get("success") is not None:
+        checked["success"] = _success(checked["success"])
     if "metrics" in checked:
         checked["metrics"] = _metrics(checked["metrics"], "info['metrics']")
     return checked
+
+
+def _success(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    if number(value, "info['success']") not in (0.0, 1.0):
+        raise BadValue(f"info['success'] must be True or False, not {value!r}; put a score into the reward")
+    return bool(value)
+
+
+def _check_seats(info: dict[str, Any]) -> None:
+    """Check what an environment of several players reports: numbers and texts by player, and who is next."""
+    players = whole(info["players"], "info['players']")
+    checks: dict[str, Callable[[Any], Any]] = {
+        "rewards": lambda value: number(value, "every value of info['rewards']"),
+        "success": _success,
+        "roles": lambda value: text(value, "every value of info['roles']"),
+        "observations": lambda value: text(value, "every value of info['observations']"),
+    }
+    for name, check in checks.items():
+        if name in info:
+            info[name] = [check(each) for each in _list(info, name)]
+            if len(info[name]) != players:
+                raise BadValue(f"info[{name!r}] must have a value for each of the {players} players")
+    if "player" in info and whole(info["player"], "info['player']") >= players:
+        raise BadValue(f"info['player'] must be from 0 to {players - 1}, not {info['player']}")
+
+
+def _list(info: dict[str, Any], name: str) -> tuple[Any, ...]:
+    value = info[name]
+    return _sequence(value.tolist() if isinstance(value, np.ndarray) else value, f"info[{name!r}]")
 
 
 def _metrics(values: Any, what: str) -> dict[str, float]:

@@ -76,6 +76,7 @@ ELSEWHERE = {
     "rewards.domains": "test_rlvr.py and test_rewards.py",
     "placement": "test_ranks.py and test_ranks_ray.py",
     "harness": "test_harness_training.py",
+    "seats": "test_seats_in_training.py",
     "player.schema": "vllm_suite.py and test_sglang.py",
     "player.grammar": "vllm_suite.py and test_sglang.py",
 }
@@ -124,7 +125,7 @@ CASES: list[dict[str, list[str]]] = [
         "optimizer.weight_decay=0.5", "optimizer.betas=[0.1, 0.2]", "optimizer.max_grad_norm=1e-4",
         "optimizer.minibatch_sequences=2", "optimizer.epochs=1", "eval.kwargs={turns=1}",
         f"eval.parts=[{{env={{id='{words.ID}'}}, episodes=3}}]", "model.warm_up.turns=1", "rollout.top_k=1",
-        "rollout.top_p=0.2", "eval.episodes=3", "eval.every=1", "eval.seed=3", "eval.temperature=0", "trackers.use=['tensorboard']",
+        "rollout.top_p=0.2", "eval.episodes=3", "eval.every=1", "eval.seed=3", "eval.temperature=0", "eval.measures=['words:measured']", "trackers.use=['tensorboard']",
     )},
     {"prompt.template='{history}{observation}>'": ["prompt.history_length=1"],
      "prompt.history_length=2": ["prompt.template='{history}{observation}>'"],
@@ -158,6 +159,7 @@ CASES: list[dict[str, list[str]]] = [
     {k: ["algorithm.name=empg", "rollout.group_size=6"] for k in (
         "algorithm.normalize_std=false", "algorithm.scale=3.0", "algorithm.bonus=1.0", "algorithm.future_scale=9.0",
     )},
+    {"algorithm.decay=0.1": ["algorithm.name=role_baseline"]},
     {k: ["algorithm.name=mt_grpo"] for k in ("algorithm.normalize_std=false", "algorithm.turn_weight=3.0")},
     {k: [*TEACHER, "optimizer.epochs=3"] for k in (
         "distill.path={MODEL}/other", "distill.coef=9.0", "distill.low=0", "distill.square=9.0", "distill.alone=true",

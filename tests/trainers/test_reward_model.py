@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
+from xml.etree import ElementTree
 
 import pytest
 import tiny_runs
@@ -12,7 +14,8 @@ import torch
 import words
 
 from rollenv import UsageError
-from rollenv.cli.reward_model import best_of, config_of
+from rollenv.cli.reward_model import away_of, best_of, config_of
+from rollenv.report.curves import curves_svg
 from rollenv.rollout.records import storage
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
@@ -143,3 +146,33 @@ def test_best_of_n_is_the_mean_over_all_choices():
     assert best_of(pool, 1) == pytest.approx((0.5, 2 / 3))
     assert best_of(pool, 2) == pytest.approx(((0.9 + 0.9 + 0.5) / 3, 1 / 3))
     assert best_of(pool, 3) == pytest.approx((0.9, 0.0))
+
+
+def test_a_run_is_as_far_from_its_start_as_its_tokens_say(tmp_path):
+    rows = [
+        {"iteration": 0, "eval/reward": 0.2, "eval/trained_reward": -0.3},
+        {"iteration": 1, "reference_kl": 0.1},
+        {"iteration": 2, "reference_kl": 0.25, "response_tokens": 64, "eval/reward": 0.4, "eval/trained_reward": 0.9},
+    ]
+    run = RunDir(tmp_path)
+    for row in rows:
+        run.append(run.metrics_file, row)
+    run.config_file.write_text(json.dumps({"rollout": {"groups_per_batch": 2, "group_size": 2}}))
+    start, later = away_of(tmp_path)
+    assert start == {"iteration": 0, "root_kl": 0.0, "proxy": -0.3, "true": 0.2}
+    assert later == {"iteration": 2, "root_kl": 2.0, "proxy": 0.9, "true": 0.4}
+    run.metrics_file.write_text("")
+    with pytest.raises(UsageError, match="KL"):
+        away_of(tmp_path)
+
+
+@pytest.mark.parametrize("points", [[(0.0, 1.0)], [(0.0, -0.3), (1.5, 0.9), (0.5, 0.2)]])
+def test_curves_are_an_image_with_their_names(points):
+    drawn = ElementTree.fromstring(curves_svg({"true <b>": points, "proxy": points[:1]}, "x", "y"))
+    assert "true <b>" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    line = next(drawn.iter("{http://www.w3.org/2000/svg}polyline")).attrib["points"].split()
+    placed = [tuple(map(float, point.split(","))) for point in line]
+    assert len(placed) == len(points)
+    for a, b in itertools.combinations(range(len(points)), 2):
+        assert (placed[a][0] < placed[b][0]) == (points[a][0] < points[b][0])
+        assert (placed[a][1] > placed[b][1]) == (points[a][1] < points[b][1])  # up is less in an SVG

@@ -64,3 +64,8 @@ def registered():
         yield
     finally:
         registry.ENV_REGISTRY = before
+
+
+def measured(player, config):
+    """A measure of the model in evaluations: the sum of its weights' absolute values."""
+    return {"weight": sum(float(weights.detach().abs().sum()) for weights in player.model.parameters())}

@@ -11,7 +11,15 @@ finite, or beyond 1e100, raises ``UsageError`` naming the trajectory: one such r
 from rollenv.trainers.advantages.batch import AdvantageInput
 from rollenv.trainers.advantages.entropy import empg
 from rollenv.trainers.advantages.gae import Gae, bi_level_gae, token_gae, turn_gae
-from rollenv.trainers.advantages.groups import group_normalize, grpo, maxrl, reinforce, reinforce_pp, rloo
+from rollenv.trainers.advantages.groups import (
+    group_normalize,
+    grpo,
+    maxrl,
+    reinforce,
+    reinforce_pp,
+    rloo,
+    role_baseline,
+)
 from rollenv.trainers.advantages.history import hgpo
 from rollenv.trainers.advantages.moments import EPSILON, Floats, Ints, RunningMoments
 from rollenv.trainers.advantages.shaping import (
@@ -50,6 +58,7 @@ __all__ = [
     "reinforce",
     "reinforce_pp",
     "rloo",
+    "role_baseline",
     "step_reinforce",
     "token_gae",
     "turn_gae",

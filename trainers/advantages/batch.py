@@ -48,6 +48,10 @@ class AdvantageInput:
     """(R,) the critic's value before each token, with ``algorithm.name=ppo``."""
     bootstrap: Floats | None = None
     """(N,) the critic's value of the state where a limit cut each trajectory; 0 for those that terminated."""
+    roles: list[str] = field(default_factory=list)
+    """(N,) the environment and the seat of each trajectory."""
+    baselines: dict[str, float] = field(default_factory=dict)
+    """Numbers by role, which an estimator may change and checkpoints keep."""
     compute_entropy: Callable[[], Floats] = field(default=lambda: np.zeros(0), repr=False)
 
     def __post_init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -61,6 +63,29 @@ def reinforce(rewards: ArrayLike) -> Floats:
         (N,)
     """
     return finite(rewards, "return").copy()
+
+
+def role_baseline(rewards: ArrayLike, roles: Sequence[str], baselines: dict[str, float], *, decay: float) -> Floats:
+    """The return less the running mean of its role (SPIRAL's role-conditioned estimation, arXiv 2506.24119).
+
+    A trajectory is compared with the mean before it: A = R - b, then b <- decay b + (1 - decay) R. So the advantages of
+    a role add up to (b_after - b_before) / (1 - decay). There is no normalisation.
+
+    Args:
+        rewards: (N,) return of each trajectory.
+        roles: (N,) name of each trajectory's role.
+        baselines: the mean of each role, 0 for a new one; changed in place.
+
+    Returns:
+        (N,)
+    """
+    returns = finite(rewards, "return")
+    out = np.zeros(len(returns))
+    for i, (gained, role) in enumerate(zip(returns, roles, strict=True)):
+        before = baselines.get(role, 0.0)
+        out[i] = gained - before
+        baselines[role] = float(decay * before + (1 - decay) * gained)
+    return out
 
 
 def reinforce_pp(rewards: ArrayLike, groups: ArrayLike, lengths: ArrayLike, *, baseline: bool) -> Floats:

@@ -175,6 +175,14 @@ class Ppo(Algorithm):
         )
 
 
+class RoleBaseline(Algorithm):
+    """The return less a running mean for each environment and seat (SPIRAL's RAE, arXiv 2506.24119, section 3.3)."""
+
+    name: Literal["role_baseline"] = "role_baseline"
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    """Weight of the earlier mean as a trajectory is added."""
+
+
 class Imitation(Algorithm):
     """The weight of a turn, its own reward: with ``loss.name=likelihood``, supervised fine-tuning (SFT)."""
 
@@ -301,6 +309,7 @@ _Algorithm = (
     | Empg
     | MtGrpo
     | Ppo
+    | RoleBaseline
     | Imitation
     | Dpo
     | Ipo

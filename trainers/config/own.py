@@ -40,6 +40,7 @@ def own_functions(config: TrainConfig) -> dict[str, str]:
     """Return the functions of the user that a recipe names, ``module:function`` by the key."""
     rewards = config.rewards
     found = {"rewards.group": rewards.group, "rewards.function": rewards.function}
+    found |= {f"eval.measures.{at}": name for at, name in enumerate(config.eval.measures)}
     found |= {f"rewards.domains.{at}.function": getattr(one, "function", "") for at, one in enumerate(rewards.domains)}
     for path, section in _own_sections(config):
         if section._function is None:

@@ -116,6 +116,11 @@ PRESETS: dict[str, Preset] = {
         "arXiv 2602.02710",
         {"algorithm": {"name": "maxrl"}, "loss": _CLIP},
     ),
+    "spiral": Preset(
+        "A = R - running mean of the environment and seat; -A log pi, mean of tokens",
+        "arXiv 2506.24119",
+        {"algorithm": {"name": "role_baseline"}, "loss": {"name": "reinforce", "aggregate": "token"}},
+    ),
     "raft": Preset(
         "A = 1 for success, else 0; -A log pi, mean of tokens (rejection sampling)",
         "arXiv 2304.06767",

@@ -60,7 +60,7 @@ def validated(
     observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any, state_key: Any = "", view: Any = ""
 ) -> EnvResult:
     """Validate everything that an environment returned."""
-    return EnvResult(
+    result = EnvResult(
         validation.text(observation, "the observation"),
         validation.number(reward, "the reward"),
         validation.flag(terminated, "terminated"),
@@ -69,6 +69,10 @@ def validated(
         validation.text(state_key, "state_key()"),
         validation.text(view, "render()"),
     )
+    over = result.terminated or result.truncated
+    if not over and "players" in result.info and "player" not in result.info:
+        raise validation.BadValue("info['player'], who moves next, is missing, although there are several players")
+    return result
 
 
 #: Render after every turn: no, as text, or as JSON of a drawing (:func:`rollenv.core.drawing.board`).

@@ -1,0 +1,79 @@
+"""Episodes of several players, seen from one of their seats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rollenv.core.errors import UsageError
+from rollenv.rollout.types import Group, Trajectory, Turn
+
+
+def from_seat(trajectory: Trajectory, seat: int) -> Trajectory | None:
+    """Return an episode as one player played it; None if the player had no turn.
+
+    It has the player's turns alone. The reward of a turn is what the player gained until its next one, as in
+    PettingZoo's agent-environment cycle (arXiv 2009.14471): also by the moves of others, and before its first turn.
+    """
+    turns: list[Turn] = []
+    early = 0.0
+    for turn in trajectory.turns:
+        gained = turn.rewards[seat] if turn.rewards else 0.0
+        if turn.player == seat:
+            turns.append(replace(turn, reward=gained, rewards=()))
+        elif turns:
+            turns[-1].reward += gained
+        else:
+            early += gained
+    if not turns:
+        return None
+    turns[0].reward += early
+    won = trajectory.record.get("success", ())
+    success = won[seat] if seat < len(won) else trajectory.success and seat == trajectory.seat
+    view = replace(trajectory, turns=turns, seat=seat, success=success)
+    if seat != trajectory.seat:
+        view.final_observation, view.final_view, view.final_ids = "", "", ()
+    return view
+
+
+def own_view(trajectory: Trajectory) -> Trajectory:
+    """Return a game as its own seat played it, so that no text or token is another player's; others are unchanged."""
+    if not any(turn.rewards for turn in trajectory.turns):
+        return trajectory
+    return from_seat(trajectory, trajectory.seat) or replace(trajectory, turns=[])
+
+
+def role_of(trajectory: Trajectory) -> str:
+    """Return the name of the role in which an episode was played: the environment's, or the number of the seat."""
+    roles = trajectory.record.get("roles", ())
+    return str(roles[trajectory.seat]) if trajectory.seat < len(roles) else f"seat {trajectory.seat}"
+
+
+def by_seat(groups: Sequence[Group], name: str = "learner") -> list[Group]:
+    """Split groups of a game into one for each seat that the agents of a name took; others are unchanged.
+
+    All members of a group were dealt the same and took the same seats, so those of a seat can be compared. Where
+    several seats have one role (``info["roles"]``), such as solvers, those of an episode are compared instead.
+
+    Raises:
+        UsageError: reward functions changed the rewards, which are not those of a seat.
+    """
+    split = []
+    for group in groups:
+        if not any(trajectory.record.get("seats") for trajectory in group):
+            split.append(group)
+            continue
+        if any(trajectory.env_reward is not None for trajectory in group):
+            raise UsageError(f"{group.task.env_id} has several players, whose rewards reward functions cannot replace")
+        compared: dict[tuple[str, int], list[Trajectory]] = {}
+        for trajectory in group:
+            names = trajectory.record.get("seats", ())
+            views = [from_seat(trajectory, seat) for seat in range(len(names)) if names[seat] == name]
+            played = [view for view in views if view is not None]
+            roles = Counter(role_of(view) for view in played)
+            for view in played:
+                role = role_of(view)
+                compared.setdefault((role, trajectory.member if roles[role] > 1 else -1), []).append(view)
+        split += [Group(group.task, seen, group.number) for seen in compared.values()]
+    return split

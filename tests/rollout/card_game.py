@@ -1,0 +1,46 @@
+"""Kuhn poker as a game of two seats, for tests."""
+
+from __future__ import annotations
+
+import rollenv
+
+ID = "seats:Cards-v0"
+
+
+class Cards(rollenv.Env):
+    """Kuhn poker: each player has one of three cards and antes 1; bets are of 1. What does not parse folds."""
+
+    players = 2
+
+    def _reset(self, options):
+        deck = [0, 1, 2]
+        self.cards = [deck.pop(self.randint(3)), deck.pop(self.randint(2))]
+        self.said = ""
+        return self._shown(0), {"player": 0}
+
+    def _shown(self, player):
+        return f"Your card is {'JQK'[self.cards[player]]}. So far: {self.said or 'nothing'}. pass or bet?"
+
+    def _step(self, action):
+        mover = len(self.said) % 2
+        valid = action in ("pass", "bet")
+        self.said += "b" if action == "bet" else "p"
+        info = {"valid": valid}
+        if self.said not in ("pp", "bp", "bb", "pbp", "pbb"):
+            return self._shown(1 - mover), 0.0, False, False, {"player": 1 - mover, "rewards": [0.0, 0.0], **info}
+        folded = self.said[-2:] == "bp"
+        won = 1 - mover if folded else int(self.cards[1] > self.cards[0])
+        stake = 2.0 if self.said.endswith("bb") else 1.0
+        rewards = [stake if seat == won else -stake for seat in range(2)]
+        told = [f"You {'win' if seat == won else 'lose'} {stake:g}." for seat in range(2)]
+        more = {"rewards": rewards, "observations": told, "success": [seat == won for seat in range(2)]}
+        return told[mover], rewards[mover], True, False, {**info, **more}
+
+    def sample_random_action(self):
+        return self.action_rng.choice(["pass", "bet"])
+
+    def oracle_action(self):
+        return "bet" if self.cards[len(self.said) % 2] == 2 else "pass"
+
+
+rollenv.register(ID, Cards)

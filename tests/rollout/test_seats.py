@@ -1,0 +1,179 @@
+"""Games with several players: the contract, seats, their rewards, and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+from card_game import ID, Cards
+
+import rollenv
+from rollenv.agents.base import Action, OracleAgent, RandomAgent
+from rollenv.agents.seats import Seats
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.seats import by_seat, from_seat
+from rollenv.rollout.types import Task, Trajectory
+from rollenv.rollout.workers.processes import ProcessWorkers
+
+
+class Spy(RandomAgent):
+    """Plays at random, and keeps what it was shown, by session."""
+
+    def __init__(self):
+        self.seen = []
+
+    def start(self, env, seed):
+        session, seen = super().start(env, seed), []
+        self.seen.append(seen)
+        act = session.act
+
+        class Watched:
+            async def act(self, observation, info):
+                seen.append((observation, info))
+                return await act(observation, info)
+
+        return Watched()
+
+
+def play(agent, n=20, **settings):
+    with RolloutManager(agent, **settings) as manager:
+        return manager.play([Trajectory(Task(ID, seed)) for seed in range(n)])
+
+
+def test_a_seat_sees_its_own_observations_only():
+    spies = [Spy(), Spy()]
+    played = play(Seats(spies))
+    assert all(t.status == "terminated" for t in played)
+    for number, trajectory in enumerate(played):
+        env = rollenv.make(ID)
+        env.reset(seed=trajectory.task.seed)
+        for seat, spy in enumerate(spies):
+            own = "JQK"[env.unwrapped.cards[seat]]
+            assert all(f"card is {own}" in observation for observation, _ in spy.seen[number])
+            assert all(info["player"] == seat and "rewards" not in info for _, info in spy.seen[number])
+
+
+def test_rewards_of_seats_are_those_of_the_game_wherever_they_fall():
+    for trajectory in play(RandomAgent()):
+        views = [from_seat(trajectory, seat) for seat in range(2)]
+        assert sum(view.reward for view in views) == 0
+        assert views[trajectory.seat].reward == trajectory.reward
+        assert [view.success for view in views] == [view.reward > 0 for view in views]
+        assert sum(len(view.turns) for view in views) == len(trajectory.turns)
+        assert {turn.player for turn in views[1].turns} == {1}
+
+
+def test_rotation_shares_the_roles_and_members_of_a_group_sit_alike():
+    agent = Seats([OracleAgent(), RandomAgent()], ["learner", "random"], rotate=True)
+    with RolloutManager(agent) as manager:
+        groups = manager.collect([Task(ID, seed) for seed in range(6)], 3)
+    assert [{t.seat for t in group} for group in groups] == [{0}, {1}] * 3
+    split = by_seat(groups)
+    assert len(split) == len(groups)
+    assert [{t.seat for t in group} for group in split] == [{0}, {1}] * 3
+
+
+def test_self_play_gives_a_group_for_each_seat():
+    with RolloutManager(RandomAgent()) as manager:
+        groups = manager.collect([Task(ID, seed) for seed in range(3)], 4)
+    split = by_seat(groups)
+    assert [[t.seat for t in group] for group in split] == [[0] * 4, [1] * 4] * 3
+
+
+class Broken(RandomAgent):
+    def __init__(self, how):
+        self.how = how
+
+    def start(self, env, seed):
+        how = self.how
+
+        class Session:
+            async def act(self, observation, info):
+                if how == "hangs":
+                    await asyncio.Event().wait()
+                if how == "raises":
+                    raise ZeroDivisionError("oh")
+                return Action("nonsense")
+
+        return Session()
+
+
+@pytest.mark.parametrize("how", ["hangs", "raises"])
+def test_an_opponents_fault_fails_the_episode_and_is_no_loss(how):
+    agent = Seats([RandomAgent(), Broken(how)], ["learner", "other"], seconds=0.05)
+    played = play(agent, 4, limits=Limits(max_replacements=0))
+    assert all(t.status == "failed" and t.failure == "agent" and "seat 1 (other)" in t.error for t in played)
+
+
+def test_an_invalid_move_is_the_movers():
+    agent = Seats([RandomAgent(), Broken("")], ["learner", "other"])
+    for trajectory in play(agent, 6):
+        assert all(turn.valid == (turn.player == 0) for turn in trajectory.turns)
+
+
+@pytest.mark.parametrize("wrong", [
+    {"player": 2}, {"player": 0, "rewards": [1.0]}, {"player": 0, "success": [True]},
+    {"player": 0, "rewards": ["a", 0.0]}, {"player": "me"}, {"player": 0, "observations": [b"", ""]},
+])  # fmt: skip
+def test_what_breaks_the_contract_fails_with_the_key(wrong):
+    class Wrong(Cards):
+        def _reset(self, options):
+            observation, _ = super()._reset(options)
+            return observation, wrong
+
+    name = f"seats:Wrong{abs(hash(str(wrong)))}-v0"
+    rollenv.register(name, Wrong)
+    with RolloutManager(RandomAgent(), limits=Limits(max_replays=0)) as manager:
+        [trajectory] = manager.play([Trajectory(Task(name, 0))])
+    assert trajectory.failure == "wrong"
+    assert "info['" in trajectory.error
+
+
+class SometimesHangs(RandomAgent):
+    """Hangs in every eighth game."""
+
+    def start(self, env, seed):
+        return Broken("hangs").start(env, seed) if env.trajectory.task.seed % 8 == 3 else super().start(env, seed)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_when_workers_are_killed_and_a_seat_hangs():
+    games = [Task("multi:Propose-v0", seed, {"solvers": 12}) for seed in range(64)]
+    killed = []
+
+    def kill_one(trajectory):
+        alive = [report["pid"] for report in pool.report() if report["pid"] and report["pid"] not in killed]
+        if alive and len(killed) < 3:
+            os.kill(alive[0], signal.SIGKILL)
+            killed.append(alive[0])
+
+    with ProcessWorkers(2, ping_every=0.1, lost_after=4.0, close_deadline=1.0) as pool:
+        agent = Seats([OracleAgent(0.5), SometimesHangs()], seconds=2.0)
+        with RolloutManager(agent, pool, limits=Limits(max_backoff=0.0)) as manager:
+            played = manager.play([Trajectory(task) for task in games], kill_one)
+    with RolloutManager(Seats([OracleAgent(0.5), RandomAgent()])) as manager:
+        undisturbed = manager.play([Trajectory(task) for task in games])
+    assert killed
+    assert sum(t.replays for t in played) > 0
+    for there, here in zip(played, undisturbed, strict=True):
+        if there.task.seed % 8 == 3 and len(here.turns) > 1:
+            assert there.status == "failed"
+            assert "seat 1 (SometimesHangs) did not answer" in there.error
+        else:
+            assert there.error == ""
+            assert (there.status, there.turns, there.reward) == (here.status, here.turns, here.reward)
+
+
+def test_exports_of_a_game_have_the_words_of_one_seat_only(tmp_path):
+    from rollenv.rollout.exports.files import export
+    from rollenv.rollout.records import storage
+
+    played = play(RandomAgent())
+    storage.write(tmp_path / "games.jsonl", played)
+    export(tmp_path / "games.jsonl", tmp_path / "games.chat.jsonl")
+    for line in (tmp_path / "games.chat.jsonl").read_text().splitlines():
+        shown = {card for card in "JQK" if f"card is {card}" in line}
+        assert len(shown) == 1

@@ -1,0 +1,120 @@
+"""Self-play: what is trained on, the pool of earlier weights, a second learner, and resuming all of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from card_game import ID
+
+from rollenv.core.errors import UsageError
+from rollenv.trainers import advantages
+from rollenv.trainers.config import load_config
+from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.trainer import Trainer
+
+BASE = [
+    "threads=1", "iterations=4", "checkpoint_every=1", "env.kwargs={}", "eval.kwargs={}", f"env.id={ID}",
+    "model.size.hidden=16", "model.size.layers=1", "model.size.heads=2", "model.size.intermediate=16",
+    "model.warm_up.steps=30", "model.warm_up.lr=1e-2", "model.warm_up.episodes=30", "model.warm_up.batch_size=16",
+    "prompt.template='{observation}>'", "rollout.groups_per_batch=6", "rollout.group_size=4", "rollout.temperature=3",
+    "rollout.max_new_tokens=4", "optimizer.lr=2e-2", "optimizer.warmup_iterations=0", "optimizer.epochs=1",
+    "eval.episodes=10", "eval.every=2",
+]  # fmt: skip
+
+
+def start(path, *overrides) -> Trainer:
+    config = load_config("sokoban", [*BASE, *overrides, f"run_dir={path}"])
+    return Trainer(config, RunDir(path) if path.exists() else RunDir.create(config, "sokoban"))
+
+
+def fit(path, *overrides):
+    with start(path, *overrides) as trainer:
+        trainer.fit()
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "cpu/", "tokens_per"))} for row in rows]
+
+
+KINDS = {
+    "alone": ["algorithm=spiral"],
+    "past": ["seats.others=past", "seats.past.every=1", "seats.past.size=2", "seats.past.draw=hard"],
+    "rival": ["seats.others=rival", "algorithm=spiral"],
+    "agent": ["seats.others=noisy:0.5"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_resumes_to_equal_numbers(kind, tmp_path):
+    whole = fit(tmp_path / "whole", *KINDS[kind])
+    assert [row["iteration"] for row in whole] == [0, 1, 2, 3, 4]
+    assert all(row["failed"] == 0 and row["drift"] == 0 for row in whole[1:])
+    with start(tmp_path / "cut", *KINDS[kind]) as trainer:  # ended between two updates
+        trainer.watch = lambda stage, done, total, numbers: _stop(stage, done)
+        with pytest.raises(Interrupted):
+            trainer.fit()
+    assert fit(tmp_path / "cut", *KINDS[kind]) == whole
+
+
+class Interrupted(Exception):
+    pass
+
+
+def _stop(stage, done):
+    if stage == "training" and done == 3:
+        raise Interrupted
+
+
+def test_all_seats_of_the_learner_are_trained_on(tmp_path):
+    with start(tmp_path / "run", "seats.others=self") as trainer:
+        found = []
+        compute = trainer.learner.compute_advantages
+        trainer.learner.compute_advantages = lambda groups, metrics: found.append(groups) or compute(groups, metrics)
+        trainer.fit()
+    for groups in found:
+        assert sorted({group.trajectories[0].seat for group in groups}) == [0, 1]
+        assert all(turn.response_ids for group in groups for t in group for turn in t.turns)
+        assert abs(sum(t.reward for group in groups for t in group)) < 1e-9  # zero-sum, all turns played by all
+
+
+def test_the_pool_holds_models_and_drops_the_oldest(tmp_path):
+    rows = fit(tmp_path / "run", *KINDS["past"], "seats.past.current=0")
+    assert sorted(path.name for path in (tmp_path / "run" / "past").iterdir()) == ["000003", "000004"]
+    assert all(0 <= row["past/wins"] <= 1 for row in rows[1:])
+    from rollenv.agents.local import LocalAgent
+
+    LocalAgent.load(tmp_path / "run" / "past" / "000004")
+
+
+def test_a_rival_is_another_model_with_checkpoints_of_its_own(tmp_path):
+    import torch
+
+    with start(tmp_path / "run", *KINDS["rival"]) as trainer:
+        trainer.fit()
+        own, rival = trainer.state.policy, trainer.opponents.rival.state.policy
+        pairs = list(zip(own.model.parameters(), rival.model.parameters(), strict=True))
+        assert not any(a is b for a, b in pairs)
+        assert any(not torch.equal(a, b) for a, b in pairs)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(row["rival/grad_norm"] > 0 for row in rows[1:])
+    assert (tmp_path / "run" / "rival" / "checkpoints" / "step-000004").is_dir()
+
+
+def test_role_baselines_telescope():
+    rng = np.random.default_rng(0)
+    rewards, roles = rng.normal(1.0, 2.0, 500), [f"seat {i % 2}" for i in range(500)]
+    kept = {"seat 0": 0.25}
+    before = dict(kept)
+    found = advantages.role_baseline(rewards, roles, kept, decay=0.95)
+    for seat in ("seat 0", "seat 1"):
+        of_role = sum(a for a, role in zip(found, roles, strict=True) if role == seat)
+        assert abs(of_role - (kept[seat] - before.get(seat, 0.0)) / 0.05) < 1e-9
+
+
+@pytest.mark.parametrize("wrong", [
+    ["seats.others=nobody"], ["seats.others=self", "batches.kind=early"], ["seats.others=self", "rollout.shards=1"],
+    ["seats.others=['self','self']"],
+])  # fmt: skip
+def test_wrong_seats_are_refused(wrong, tmp_path):
+    with pytest.raises(UsageError):
+        fit(tmp_path / "run", *wrong)
