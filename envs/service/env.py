@@ -12,7 +12,7 @@ from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import Backend
 from rollenv.core.tools.calls import call_instructions, find_calls
-from rollenv.envs.service.check import KINDS, Kind, Scenario, UserCheck, Violation, stopped_early
+from rollenv.envs.service.check import KINDS, Breach, Kind, Scenario, UserCheck, stopped_early
 from rollenv.envs.service.users import ENDS, STOP, TRANSFER, Heard, UserPlayer, clean, player_of
 from rollenv.envs.tools.base import Problem, ToolEnv, User, UserReply
 
@@ -174,11 +174,11 @@ class ServiceEnv(ToolEnv):
 
     def _judge_user(self, reply: UserReply) -> None:
         heard = "\n".join(each["content"] for each in self.heard[1:] if each["role"] == "user")
-        found = self._check.violations(reply.text, heard)
+        found = self._check.breaches(reply.text, heard)
         last = self.messages[-1] if self.messages else ""
         again = last in self.messages[:-1]  # a user may leave an agent who repeats themselves
         if reply.ends and not again and stopped_early(last, self.wrote()) and not self.judge(self.current).success:
-            found.append(Violation("premature_stop", last[-100:] or "nothing was said yet"))
+            found.append(Breach("premature_stop", last[-100:] or "nothing was said yet"))
         for kind, _ in found:
             self.counts[kind] += 1
         if found and not self.spoiled:
