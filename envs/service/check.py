@@ -95,8 +95,7 @@ class UserCheck:
         self.scenario, self.functions = scenario, functions
         names = {schema["function"]["name"] for schema in functions}
         self.agents = names - set(own)
-        told = [str(value) for _, arguments in scenario.calls for value in _values(arguments)]
-        self.reference = "\n".join(told)
+        self.reference = {str(value).lower().lstrip("#") for _, args in scenario.calls for value in _values(args)}
 
     def violations(self, message: str, heard: str) -> list[Violation]:
         """Return what a message does that the user may not.
@@ -108,7 +107,7 @@ class UserCheck:
         part = self.scenario
         known = "\n".join((part.persona, part.goal, part.facts, part.unknown, part.how, heard))
         for claim in unknown_details(message, known):
-            kind: Kind = "contradictions" if any(unknown_details(claim, self.reference)) else "leaks"
+            kind: Kind = "leaks" if claim.lower().lstrip("#$") in self.reference else "contradictions"
             found.append(Violation(kind, claim))
         named = [name for name in self.agents if "_" in name and re.search(rf"\b{name}\b", message)]
         calls = [call.name for call in find_calls(message, schemas=self.functions)[0] if call.name in self.agents]
