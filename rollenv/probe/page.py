@@ -25,9 +25,18 @@ def _tables(found: ProbeResult) -> Iterator[tuple[str, list[list[str]]]]:
     told, steps, seen, again = found.told, found.iteration, found.lengths, found.again
     advice = [[" ".join(each.settings), each.text] for each in found.advice]
     imitation = [["rollenv sft", found.imitation]] if found.imitation else []
-    yield "What to do", [["setting", "why"], *imitation, *advice, [found.command, "trains with the first of these"]]
+    yield (
+        "What to do",
+        [
+            ["setting", "why"],
+            *imitation,
+            *advice,
+            [found.command, "a training" + " with the first setting" * bool(advice)],
+        ],
+    )
 
-    numbers = [
+    numbers = [["tasks × episodes", f"{len(told.tasks)} × {found.k}"], ["success (95 %)", interval(told.success)]]
+    numbers += [
         [f"groups of {size} that teach (95 %)", "at least " * (size > found.k) + interval(told.informative(size))]
         for size in SIZES
     ]
