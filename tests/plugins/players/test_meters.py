@@ -53,14 +53,14 @@ def test_the_average_plays_each_policy_for_a_whole_game():
 def test_a_run_keeps_its_policies_for_the_average(tmp_path):
     here = config("spiel:kuhn_poker", tmp_path / "a b")
     (tmp_path / "a b").mkdir()
-    agents = [ConstantAgent("bet"), ConstantAgent("pass")]
+    agents = [ConstantAgent(move) for move in ("pass", "pass", "bet", "pass")]
     for version, agent in enumerate(agents):
         agent.version = version
         last = exploitability(agent, here)
     assert last["exploitability"] == 1
-    assert last["average_exploitability"] < 0.6
-    agents[0].version = 0
-    assert exploitability(agents[0], here)["average_exploitability"] == pytest.approx(1 / 3)  # it begins again
+    assert last["average_exploitability"] < 0.6  # of the later half: one that bets, one that passes
+    agents[2].version = 0
+    assert exploitability(agents[2], here)["average_exploitability"] == pytest.approx(1 / 3)  # it begins again
 
 
 def test_lost_games_are_counted_over_all_replies():
