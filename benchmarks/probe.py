@@ -27,57 +27,6 @@ WARM_UP = ("--set", "model.warm_up.steps=60", "--set", "model.warm_up.episodes=4
 TINY = ("-a", "local:tiny", "--minutes", "1.5", *WARM_UP)
 REAL = ("-a", "local:smollm2-135m", "--minutes", "1.5", "--max-tokens", "12", "-n", "8", "-k", "8")
 ROOT, PORT = Path(__file__).parents[1], "8973"
-FAULTS = '''
-import time
-
-import rollenv
-from rollenv.core.parsing import last_boxed
-
-
-class Sum(rollenv.Env):
-    """Add two numbers."""
-
-    max_turns = 1
-
-    def _reset(self, options):
-        self.a, self.b = self.randint(10), self.randint(10)
-        return f"What is {self.a} + {self.b}? Put the number in \\\\boxed{{}}.", {}
-
-    def _step(self, action):
-        won = self.grade(last_boxed(action))
-        return "", float(won) + self.bonus(), True, False, {"success": won}
-
-    def grade(self, answer):
-        return answer == str(self.a + self.b)
-
-    def bonus(self):
-        return 0.0
-
-    def oracle_action(self):
-        return f"\\\\boxed{{{self.a + self.b}}}"
-
-    def sample_random_action(self):
-        return f"\\\\boxed{{{self.action_rng.randrange(19)}}}"
-
-
-class Clock(Sum):
-    """Add two numbers; in odd seconds they are worth a tenth more."""
-
-    def bonus(self):
-        return 0.1 * (int(time.time()) % 2)
-
-
-class Constant(Sum):
-    """Add two numbers; 7 is always right where the first is below 4."""
-
-    def grade(self, answer):
-        return super().grade(answer) or (self.a < 4 and answer == "7")
-
-
-def register_envs():
-    for name in ("Sum", "Clock", "Constant"):
-        rollenv.register(f"faults:{name}-v0", f"faults:{name}", abilities=["oracle", "random_action"])
-'''
 
 #: A server of the package openenv, as its own echo environment: a longer message is worth more.
 ECHO = """
@@ -116,12 +65,12 @@ app = create_app(Echo, Said, Heard, max_concurrent_envs=100)
 
 
 def probe(folder: Path, env: str, *args: str) -> tuple[dict, float]:
-    """Run one probe in a process of its own, with the module ``faults`` beside it, and return its numbers and time."""
+    """Run one probe in a process of its own, with the planted faults of tests, and return its numbers and time."""
     out = folder / re.sub(r"\W+", "-", " ".join((env, *args[:2])))
-    main = "import faults; faults.register_envs(); from rollenv.cli.main import main; main()"
+    main = "import planted; planted.register_envs(); from rollenv.cli.main import main; main()"
     command = [sys.executable, "-c", main, "probe", env, *args, "--out", str(out), "-q"]
     began = time.monotonic()
-    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(ROOT / "tests" / "cli"), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
     seconds = time.monotonic() - began
     if done.returncode not in (0, 1) or not (out / "probe.json").exists():
@@ -149,14 +98,13 @@ def row(env: str, found: dict, seconds: float) -> str:
 
 def main(folder: Path, parts: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "faults.py").write_text(FAULTS)
     head = ("id", "agent", "tasks × episodes", "success %", "groups of 8 that teach %", "easy/teaches/hard/failed")
     head += ("highest floor %", "first remark", "first advice", "s")
     print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|", flush=True)
     if "faults" in parts:
         for name in ("Sum", "Clock", "Constant"):
             for agent in (TINY, REAL, ("-a", "noisy:0.7")):
-                probe(folder, f"faults:{name}-v0", *agent)
+                probe(folder, f"planted:{name}-v0", *agent)
     if "foreign" in parts:
         (folder / "echo.py").write_text(ECHO)
         server = [str(ROOT / ".bench/openenv/bin/python"), "-m", "uvicorn", "echo:app", "--port", PORT]

@@ -39,6 +39,14 @@ def test_an_unknown_id_names_the_nearest(asked, suggested):
         rollenv.make(asked)
 
 
+def test_a_mistyped_file_names_the_nearest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sums.jsonl").touch()
+    for asked in ("sums.jsnl", str(tmp_path / "sum.jsonl")):
+        with pytest.raises(UnknownEnv, match=r"did you mean .*sums\.jsonl"):
+            rollenv.spec(asked)
+
+
 def test_an_id_like_no_other_points_to_the_list():
     with pytest.raises(UnknownEnv, match="rollenv list"):
         rollenv.make("qqqqqqqqqqqq")

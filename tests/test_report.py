@@ -1,29 +1,25 @@
-"""The page of runs, in a real browser, and the server of it."""
+"""The page of runs, in a real browser."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
+from stored_runs import keep, page_of, trajectory
 
 import rollenv
 from rollenv.agents.base import OracleAgent
-from rollenv.core.errors import UsageError
 from rollenv.core.registry import ENV_REGISTRY
 from rollenv.envs.game.sokoban import Sokoban
-from rollenv.report import SMALL, find_runs, make_server, open_run, write_report
+from rollenv.report import open_run, write_report
 from rollenv.report.episodes import EpisodeIndex, shared_start
 from rollenv.report.plain import LONGEST, clip, dumps, plain
 from rollenv.rollout.evaluate import evaluate
@@ -100,26 +96,6 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def stored(evaluation: Path) -> Stored:
     return [json.loads(line) for line in (evaluation / "episodes.jsonl").read_text().splitlines()]
-
-
-def trajectory(seed: int = 0, *, member: int = 0, turns: int = 2, reward: float = 0.5, **changes: Any) -> Trajectory:
-    """An episode of Sokoban that nobody played."""
-    board = "# # # #\n# P X #\n# _ O #\n# # # #"
-    said = [Turn((5, 6), (7, 8), (-0.1, -2.0), reward, f"up{i}", f"seen {i}", view=board) for i in range(turns)]
-    whole = {"status": "terminated", "success": True, "final_observation": "the end", "final_view": board} | changes
-    return Trajectory(Task("game:Sokoban-v0-easy", seed), said, member=member, **whole)
-
-
-def keep(folder: Path, *trajectories: Trajectory, **iteration: int) -> Path:
-    folder.mkdir(exist_ok=True, parents=True)
-    with (folder / "episodes.jsonl").open("a") as out:
-        for each in trajectories:
-            out.write(json.dumps({**iteration, **each.to_dict()}) + "\n")
-    return folder
-
-
-def page_of(*folders: Path) -> Path:
-    return write_report(folders, folders[0] / "report.html")
 
 
 def rows(tab: Any) -> int:
@@ -313,7 +289,7 @@ def test_curves_are_smoothed_clipped_and_leave_out_what_is_not_finite(show: Open
     tab.get_by_label("Clip outliers").uncheck()
     assert "beyond the scale" not in loss.inner_text()
     loss.locator(".help").hover()
-    assert "policy-gradient" in tab.inner_text("#tip")
+    assert "held out" in tab.inner_text("#tip")
     tab.get_by_text("More metrics").click()
     expect(tab.locator(".chart", has_text="my/own")).to_have_count(1)
 
@@ -369,7 +345,15 @@ DAMAGED = '\x00\nnull\n{"task": 5}\n{"task": {}, "turns": [null, 5, {}, {"reward
         ({"metrics.jsonl": '{"iteration": 0}\n{"iteration": NaN, "loss": NaN}\n[]\n'}, [], 0),
         ({}, [NOT_STARTED], 1),
         ({}, [trajectory()], 1),
-        ({"eval.json": "[1", "result.json": '{"success": "x", "pass_at": {"1": 2}}'}, [trajectory(), DAMAGED], 2),
+        (
+            {
+                "eval.json": "[1",
+                "result.json": '{"success": "x", "pass_at": {"1": 2}, "remarks": [5, ["red", 7]], '
+                '"tables": [3, {"rows": [1, 2]}, {"rows": [["a"], [5]]}]}',
+            },
+            [trajectory(), DAMAGED],
+            2,
+        ),
     ],
     ids=["empty", "only_metrics", "nothing_played", "one", "damaged"],
 )
@@ -463,7 +447,24 @@ def test_plain_data_is_json_that_cannot_end_a_script():
         assert shared_start(a, b) == shared_start(b, a) == n
 
 
-# -- several runs, the command, the server -----------------------------------------------------------------------------
+def test_a_game_names_who_plays_and_who_moves(show: Open, tmp_path: Path):
+    game = trajectory(turns=3)
+    game.record["seats"] = ["random", HOSTILE]
+    game.turns[1].player = 1
+    run = keep(tmp_path / "run", game)
+    (run / "eval.json").write_text(json.dumps({"members": ["random against <b>"]}))
+    tab = show(page_of(run))
+    assert "random against <b>" in tab.inner_text(".player h3")
+    assert "to random (seat 0)" in tab.inner_text(".said")
+    tab.get_by_label("Next turn").click()
+    assert "javascript:alert(1)" in tab.inner_text(".said")
+    tab.get_by_role("searchbox").fill("against <b>")
+    assert rows(tab) == 1
+    tab.get_by_role("searchbox").fill("oracle")
+    assert rows(tab) == 0
+
+
+# -- several runs, the command -----------------------------------------------------------------------------------------
 
 
 def test_two_runs_are_compared_by_curve_and_task(show: Open, tmp_path: Path, training: Path):
@@ -497,121 +498,3 @@ def test_view_writes_pages_of_training_evaluation_and_several(tmp_path: Path, ro
     assert wrong.returncode == 2
     assert "nowhere" in wrong.stderr
     assert "no folder" in rollenv_command("view", "--serve", "nowhere").stderr
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[Any]:
-    with make_server(folder) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Any]:
-    keep(tmp_path / "runs" / "a <b>&'\"", trajectory(), trajectory(1, success=False))
-    keep(tmp_path / "runs" / "deep" / "er", trajectory())
-    keep(tmp_path / "outside", trajectory())
-    (tmp_path / "runs" / "link").symlink_to(tmp_path / "outside")
-    (tmp_path / "secret.js").write_text("secret")
-    with serving(tmp_path / "runs") as server:
-        yield server
-
-
-def get(server: Any, path: str, **headers: str) -> tuple[int, str]:
-    link = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
-    link.request("GET", path, headers=headers)
-    answer = link.getresponse()
-    text = answer.read().decode()
-    link.close()
-    return answer.status, text
-
-
-def test_the_server_has_an_index_and_a_page_for_every_run(server: Any):
-    assert list(find_runs(server.root)) == ["a <b>&'\"", "deep/er"]
-    status, index = get(server, "/")
-    assert status == 200
-    assert "a &lt;b&gt;&amp;" in index
-    assert "<b>" not in index
-    name = quote("a <b>&'\"", safe="")
-    assert name in index
-    status, page = get(server, f"/runs/{name}/page")
-    assert status == 200
-    assert "seen 1" in page
-    assert get(server, f"/compare?run={name}&run=deep%2Fer")[0] == 303
-    assert "against" in get(server, f"/runs/{name}/deep%2Fer/page")[1]
-    before = get(server, "/runs/deep%2Fer/page")[1]
-    assert get(server, "/runs/deep%2Fer/page")[1] == before
-    keep(server.root / "deep" / "er", trajectory(77))
-    assert '"seed":77' in get(server, "/runs/deep%2Fer/page")[1], "it is made anew when its run has changed"
-
-
-def test_runs_with_seeds_are_listed_with_a_page_of_their_own(server: Any):
-    for seed in range(2):
-        folder = server.root / "tools-seeds-1" / f"seed-{seed}"
-        folder.mkdir(parents=True)
-        rows = [{"iteration": at, "eval/success": 0.25 + 0.5 * at} for at in (0, 1)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    listed = [{"setting": "tools", "seed": seed, "folder": f"seed-{seed}"} for seed in range(2)]
-    (server.root / "tools-seeds-1" / "sweep.json").write_text(json.dumps({"runs": listed}))
-    begun = server.root / "begun"
-    begun.mkdir()
-    (begun / "sweep.json").write_text(json.dumps({"runs": [{"setting": "x", "seed": 0, "folder": "seed-0"}]}))
-    assert {"tools-seeds-1", "tools-seeds-1/seed-0", "tools-seeds-1/seed-1"} <= {*find_runs(server.root)}
-    index = get(server, "/")[1]
-    assert "training, 2 seeds" in index
-    assert "25.0 % → 75.0 %" in index
-    assert "/runs/begun/" not in index
-    assert get(server, "/runs/begun/page")[0] == 404
-    page = get(server, "/runs/tools-seeds-1/page")[1]
-    assert "Means of 2 seeds" in page
-    with (server.root / "tools-seeds-1" / "seed-1" / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"iteration": 2, "eval/success": 0.875}) + "\n")
-    assert "0.875" in get(server, "/runs/tools-seeds-1/page")[1], "it is made anew when one of its runs has changed"
-
-
-def test_the_server_answers_to_its_own_name_only(server: Any):
-    assert get(server, "/", Host="evil.example:80")[0] == 403
-    assert get(server, "/", Host=f"localhost:{server.server_address[1]}")[0] == 200
-    assert server.is_private
-    assert server.url.startswith("http://127.0.0.1:")
-    with pytest.raises(UsageError, match="serve at"):
-        make_server(server.root, "127.0.0.1", server.server_address[1])
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/../secret.js", "/runs/../page", "/runs/..%2F..%2Foutside/page", "/runs/link/page", "/runs/deep/page",
-        "/runs/page", "/runs/deep%2Fer/1_files/..%2F..%2Fsecret.js", "/runs/deep%2Fer/../../secret.js",
-        "/runs/%00/page", "/runs//page", "/runs/deep%2Fer/%2e%2e_files/0.js", "//etc/passwd",
-        "/runs/deep%2Fer/1_files/٣.js", "/compare",
-    ],
-)  # fmt: skip
-@pytest.mark.combinations
-def test_the_server_gives_nothing_but_runs(server: Any, path: str):
-    get(server, "/runs/deep%2Fer/page")
-    status, text = get(server, quote(path, safe="/%?"))
-    assert status in (404, 303)
-    assert "secret" not in text
-
-
-def test_a_large_run_is_served_with_its_shards_and_says_when_they_are_gone(browser: Any, tmp_path: Path):
-    run = tmp_path / "big"
-    keep(run, *(trajectory(i, error="x" * LONGEST, turns=10) for i in range(SMALL // LONGEST + 10)))
-    problems: list[str] = []
-    tab = browser.new_page()
-    tab.on("console", lambda message: problems.append(message.text))
-    with serving(tmp_path) as server:
-        tab.goto(server.url)
-        tab.get_by_role("link", name="big").click()
-        tab.wait_for_selector(".board svg")
-        assert problems == []
-    page = page_of(run)
-    shutil.rmtree(run / "report_files")
-    tab.goto(page.as_uri())
-    tab.wait_for_selector(".player .fail")
-    assert "Keep that folder beside the page" in tab.inner_text(".player .fail")
-    tab.close()

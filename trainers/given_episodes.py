@@ -73,8 +73,11 @@ def check_given(paths: Sequence[str]) -> None:
             raise UsageError(f"there is no file or folder {str(path)!r}")
         if _has_episodes(path):
             continue
-        if not is_data(str(path)) or not len([*read_given_rows(path)]):
+        if not is_data(str(path)):
             raise UsageError(f"{path} has neither rows nor stored episodes")
+        if not len([*read_given_rows(path)]):
+            tested = "only files of test or validation rows, by their names" if path.is_dir() else "no rows"
+            raise UsageError(f"{path} has {tested}: there is nothing to train on")
 
 
 class Epochs(Generic[T]):

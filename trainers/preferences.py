@@ -7,44 +7,20 @@ step without a graph; then these numbers are the advantages of an ordinary pass,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rollenv.rollout.filters import preferred
 from rollenv.rollout.types import Group, Trajectory, Turn
 from rollenv.trainers.config.algorithms import Dmpo, Dpo, Ipo, Kto, PairedPreference, Preference, Simpo
 from rollenv.trainers.experience import Experience, Floats, Ints
 from rollenv.trainers.losses import preference
 
-
-@dataclass(slots=True)
-class Side:
-    """Tokens with their weights in the scores of all pairs: a sparse matrix of ``P`` pairs and ``R`` tokens."""
-
-    pairs: list[Ints] = field(default_factory=list)
-    rows: list[Ints] = field(default_factory=list)
-    weights: list[Floats] = field(default_factory=list)
-
-    def add(self, pair: int, rows: Ints, weights: Floats) -> None:
-        """Add the tokens of a trajectory."""
-        self.pairs.append(np.full(len(rows), pair))
-        self.rows.append(rows)
-        self.weights.append(weights)
-
-    def scores(self, values: Floats, count: int) -> Floats:
-        """Return the (P,) weighted sums of (R,) numbers."""
-        if not self.rows:
-            return np.zeros(count)
-        rows, weights = np.concatenate(self.rows), np.concatenate(self.weights)
-        return np.bincount(np.concatenate(self.pairs), values[rows] * weights, minlength=count).astype(np.float64)
-
-    def spread(self, gradients: Floats, out: Floats) -> None:
-        """Add the (P,) gradients of scores to those of tokens, (R,)."""
-        for pairs, rows, weights in zip(self.pairs, self.rows, self.weights, strict=True):
-            out[rows] += gradients[pairs] * weights
+#: The tokens of an episode that count, and their weights in its score.
+Weighted = tuple[Ints, Floats]
 
 
 class Preferences:
@@ -57,7 +33,9 @@ class Preferences:
     def __init__(self, data: Experience, returns: Floats, settings: Preference):
         self.settings, self.data = settings, data
         self._tokens = np.split(np.arange(len(data)), np.cumsum(np.bincount(data.trajectory, minlength=len(returns))))
-        self.chosen, self.rejected = Side(), Side()
+        self.chosen: list[Weighted] = []
+        """Of each pair the preferred trajectory, for KTO each trajectory."""
+        self.rejected: list[Weighted] = []
         self.desirable = np.zeros(0, dtype=bool)
         self.mismatch = 0.0
         """Mean of log π - log π_ref over answers to other prompts, which KTO reads."""
@@ -68,28 +46,18 @@ class Preferences:
             self._label(returns)
 
     def _pair(self, returns: Floats, settings: PairedPreference) -> None:
-        groups = np.unique(self.data.groups).tolist()
-        self.pairs = [pair for group in groups for pair in self._pairs_of(group, returns, settings)]
-        for number, (better, worse) in enumerate(self.pairs):
-            shared = self._shared_turns(better, worse) if settings.parted else 0
-            for side, one in ((self.chosen, better), (self.rejected, worse)):
-                side.add(number, *self._weighted(one, shared))
-
-    def _pairs_of(self, group: int, returns: Floats, settings: PairedPreference) -> Iterator[tuple[int, int]]:
-        """Yield pairs of a preferred and a rejected trajectory; never of equal returns or equal answers."""
         trained = self.data.kept & (np.bincount(self.data.trajectory, minlength=len(returns)) > 0)
-        members = np.flatnonzero((self.data.groups == group) & trained)
-        ranked = sorted(members.tolist(), key=lambda i: -returns[i])
-        if settings.pairs == "extremes":
-            ranked = ranked[:1] + ranked[1:][-1:]
-        for place, better in enumerate(ranked):
-            for worse in ranked[place + 1 :]:
-                apart = returns[better] - returns[worse] > max(settings.margin, 1e-9)
-                if apart and self._answers(better) != self._answers(worse):
-                    yield better, worse
-
-    def _answers(self, number: int) -> list[tuple[int, ...]]:
-        return [turn.response_ids for turn in self.data.trajectories[number].turns]
+        for group in np.unique(self.data.groups):
+            members = sorted(np.flatnonzero((self.data.groups == group) & trained).tolist(), key=lambda i: -returns[i])
+            if settings.pairs == "extremes":
+                members = members[:1] + members[1:][-1:]
+            answers = [[turn.response_ids for turn in self.data.trajectories[i].turns] for i in members]
+            pairs = preferred(returns[members].tolist(), answers, settings.margin)
+            self.pairs += [(members[better], members[worse]) for better, worse in pairs]
+        for better, worse in self.pairs:
+            shared = self._shared_turns(better, worse) if settings.parted else 0
+            self.chosen.append(self._weighted(better, shared))
+            self.rejected.append(self._weighted(worse, shared))
 
     def _shared_turns(self, a: int, b: int) -> int:
         """Return the number of leading turns with equal prompts and answers."""
@@ -97,7 +65,7 @@ class Preferences:
         same = [x.prompt_ids == y.prompt_ids and x.response_ids == y.response_ids for x, y in turns]
         return same.index(False) if False in same else len(same)
 
-    def _weighted(self, number: int, shared: int) -> tuple[Ints, Floats]:
+    def _weighted(self, number: int, shared: int) -> Weighted:
         """Return the tokens of a trajectory after the turns that it shares, and their weights in its score."""
         rows = self._tokens[number]
         turns = self.data.turn_number[rows]
@@ -118,15 +86,14 @@ class Preferences:
         alone = counts[groups] == 1
         numbers = np.flatnonzero(self.data.kept & (alone | differs))
         self.desirable = np.where(alone, succeeded, apart > 0)[numbers]
-        for place, number in enumerate(numbers.tolist()):
-            self.chosen.add(place, *self._weighted(number, 0))
+        self.chosen = [self._weighted(number, 0) for number in numbers.tolist()]
         self.pairs = [(number, number) for number in numbers.tolist()]
 
     @property
     def taught(self) -> NDArray[np.bool_]:
         """(R,) mask of the tokens that are part of a score."""
         mask = np.zeros(len(self.data), dtype=bool)
-        for rows in (*self.chosen.rows, *self.rejected.rows):
+        for rows, _ in (*self.chosen, *self.rejected):
             mask[rows] = True
         return mask
 
@@ -145,24 +112,24 @@ class Preferences:
             return np.zeros(len(self.data)), {"pairs": 0.0}
         against = logprobs if reference is None else logprobs - reference
         better, worse = (
-            torch.tensor(side.scores(against, count), requires_grad=True) for side in (self.chosen, self.rejected)
+            torch.tensor(_sums(side, against), requires_grad=True) for side in (self.chosen, self.rejected)
         )
         values = self._losses(better, worse)
         values.mean().backward()
         gradients = np.zeros(len(self.data))
         for side, scores in ((self.chosen, better), (self.rejected, worse)):
             if scores.grad is not None:
-                side.spread(scores.grad.numpy(), gradients)
-        if (
-            isinstance(self.settings, PairedPreference) and self.settings.sft
-        ):  # the mean NLL of each preferred trajectory
-            for rows in self.chosen.rows:
+                for gradient, (rows, weights) in zip(scores.grad.tolist(), side, strict=True):
+                    gradients[rows] += gradient * weights
+        if isinstance(self.settings, PairedPreference):  # the mean NLL of each preferred trajectory
+            for rows, _ in self.chosen:
                 gradients[rows] -= self.settings.sft / (max(len(rows), 1) * count)
         return -gradients, self._metrics(values.detach().numpy(), better.detach(), worse.detach(), logprobs)
 
     def _losses(self, better: torch.Tensor, worse: torch.Tensor) -> torch.Tensor:
         """Return the (P,) losses of pairs, for KTO of trajectories."""
-        settings, margins = self.settings, better - worse
+        settings = self.settings
+        margins = better if isinstance(settings, Kto) else better - worse
         match settings:
             case Kto():
                 good = torch.from_numpy(self.desirable)
@@ -177,27 +144,27 @@ class Preferences:
         return preference.dpo(margins, beta=settings.beta)
 
     def _metrics(self, values: Floats, better: torch.Tensor, worse: torch.Tensor, logprobs: Floats) -> dict[str, float]:
-        beta, count = self.settings.beta, len(self.pairs)
-        chosen, rejected = beta * better.numpy(), beta * worse.numpy()
-        plain = [
-            np.array([logprobs[rows].sum() for rows in side.rows]) for side in (self.chosen, self.rejected) if side.rows
-        ]
+        """Return means over pairs; pairs of equal scores, such as all before the first update, are half right."""
+        chosen, rejected = self.settings.beta * better.numpy(), self.settings.beta * worse.numpy()
+        logps, logps_rejected = (
+            _sums([(rows, np.ones(len(rows))) for rows, _ in side], logprobs) for side in (self.chosen, self.rejected)
+        )
         if isinstance(self.settings, Kto):
             good = self.desirable
-            chosen, rejected, logps = chosen[good], chosen[~good], [plain[0][good], plain[0][~good]]
+            chosen, rejected, logps, logps_rejected = chosen[good], chosen[~good], logps[good], logps[~good]
             more = {"kl": max(self.mismatch, 0.0), "desirable": float(good.mean())}
         else:
-            logps, more = (
-                plain,
-                {
-                    "accuracy": float((chosen > rejected).mean()),
-                    "margin": float((chosen - rejected).mean()),
-                },
-            )
+            margins = np.where(np.abs(chosen - rejected) < 1e-6, 0.0, chosen - rejected)
+            more = {"accuracy": float((np.sign(margins) / 2 + 0.5).mean()), "margin": float(margins.mean())}
         named = {"rewards/chosen": chosen, "rewards/rejected": rejected}
-        named |= {"logps/chosen": logps[0], "logps/rejected": logps[1]}
+        named |= {"logps/chosen": logps, "logps/rejected": logps_rejected}
         means = {name: float(each.mean()) for name, each in named.items() if len(each)}
-        return {"loss": float(values.mean()), "pairs": float(count), **means, **more}
+        return {"loss": float(values.mean()), "pairs": float(len(self.pairs)), **means, **more}
+
+
+def _sums(side: Sequence[Weighted], values: Floats) -> Floats:
+    """Return the (P,) weighted sums of (R,) numbers."""
+    return np.array([values[rows] @ weights for rows, weights in side], dtype=np.float64)
 
 
 def mismatched(data: Experience) -> list[Group]:

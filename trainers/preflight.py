@@ -15,8 +15,8 @@ from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.gguf import newest_checkpoint
 from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.own import check_functions
-from rollenv.trainers.config.run import StoredConfig
 from rollenv.trainers.given_episodes import check_given
 from rollenv.trainers.policies.routing import experts_per_token
 from rollenv.trainers.tracking import trackers_of

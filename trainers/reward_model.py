@@ -24,6 +24,7 @@ from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.core.errors import UsageError
 from rollenv.gguf import model_at, newest_checkpoint
+from rollenv.rollout.filters import preferred
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers import checkpoint
 from rollenv.trainers.config.algorithms import Dpo
@@ -163,12 +164,9 @@ def pairs_of(groups: Sequence[Group]) -> list[Pair]:
     """Return every two episodes of a group with different returns and different tokens."""
     pairs = []
     for group in groups:
-        ranked = sorted(group, key=lambda t: -t.own_reward)
-        for place, better in enumerate(ranked):
-            for worse in ranked[place + 1 :]:
-                tokens, difference = (whole_ids(better), whole_ids(worse)), better.own_reward - worse.own_reward
-                if difference > 1e-9 and tokens[0] != tokens[1]:
-                    pairs.append(Pair(*tokens, difference))
+        returns, tokens = [t.own_reward for t in group], [whole_ids(t) for t in group]
+        for better, worse in preferred(returns, tokens):
+            pairs.append(Pair(tokens[better], tokens[worse], returns[better] - returns[worse]))
     return pairs
 
 

@@ -21,9 +21,9 @@ from rollenv.rollout.records.plain import to_plain
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
 from rollenv.trainers.config.algorithms import OwnAlgorithm
+from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.losses import OwnLoss
 from rollenv.trainers.config.own import check_functions, own_functions
-from rollenv.trainers.config.run import StoredConfig
 
 logger = logging.getLogger(__name__)
 

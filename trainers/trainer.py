@@ -31,7 +31,8 @@ from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import Batches, batches_of, weights_for_player
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import EvalPart, StoredConfig
+from rollenv.trainers.config.batches import StoredConfig
+from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.early import EarlyBatches, EarlyUpdater
 from rollenv.trainers.learner import Updater

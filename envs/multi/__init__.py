@@ -17,6 +17,10 @@ def register_family() -> None:
     entry_point = "rollenv.envs.multi.nim:NimSeat"
     register("multi:Nim-v0", entry_point, abilities=ABILITIES, levels=_LEVELS, players=2, opponent="random")
     register("multi:Nim-v0-expert", entry_point, abilities=ABILITIES, levels=_LEVELS, players=2, opponent="expert")
+    levels = {"terms": [(2, 2), (2, 3), (2, 4)]}
+    propose = "rollenv.envs.multi.propose:Propose"
+    register("multi:Propose-v0", propose, abilities=ABILITIES, levels=levels, oracle_success=0.0)
+    register("multi:Propose-v0-digit", propose, abilities=ABILITIES, levels=levels, oracle_success=0.0, answers=(0, 9))
     # three can gang up, so no player can force a win
     register(
         "multi:Nim-v0-3p",

@@ -313,9 +313,13 @@ class ToolEnv(Env):
         message = well_formed(message)  # so that it survives JSON
         self.messages.append(message)
         self._advance(message)
-        reply = self.current.user.reply(message)
+        reply = self._reply(message)
         self.last = reply.text
         return self._after(ended=reply.ends, valid=True, info={})
+
+    def _reply(self, message: str) -> UserReply:
+        """Return the user's reply to a message of the agent."""
+        return self.current.user.reply(message)
 
     def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
         if self.errors and self.np_random.random() < self.errors:

@@ -160,7 +160,7 @@ def row_of(category: str, trajectories: Sequence[Trajectory], k: int) -> Row:
         success,
         at_least_one,
         all_of_them,
-        _mean(t.reward for t in trajectories),
+        _mean(t.reward for t in trajectories if t.failure != "user"),
         sum(t.status == "failed" for t in trajectories),
         _mean(len(t.turns) for t in trajectories),
         metrics,

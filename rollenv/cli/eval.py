@@ -46,6 +46,7 @@ _FAILURES = {
     "agent": "the agent or its endpoint gave no answer",
     "reward": "the reward could not be computed",
     "episode": "the episode took too long",
+    "user": "the player of the user broke the rules; not graded",
     "raised": "the environment raised an error",
     "wrong": "the environment returned what it may not",
     "hung": "the environment hung",

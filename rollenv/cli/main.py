@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from rollenv import __version__
 from rollenv.cli import (
+    arena,
     bench,
     check,
     completion,
@@ -94,6 +95,7 @@ _COMMANDS = {
     "sft": sft,
     "reward-model": reward_model,
     "eval": eval,
+    "arena": arena,
     "probe": probe,
     "episode": episode,
     "bench": bench,

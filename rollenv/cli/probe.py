@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json as json_module
 import os
 import re
@@ -11,19 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
     NO_OPTIONS,
     AgentOptions,
-    Ticker,
     console,
     describe_data,
     make_agent,
-    progress_console,
+    print_tables,
     with_agent_options,
 )
 from rollenv.cli.playing import writes
@@ -31,7 +26,7 @@ from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
-    from rollenv.probe.run import ProbeResult, Variant, Watch
+    from rollenv.cli.train import Display
     from rollenv.trainers.config import TrainConfig
 
 SET_HELP = "Setting of the run that is considered, as in `rollenv train`: prompt.examples=5. May be repeated."
@@ -67,8 +62,10 @@ def command(
     The exit code is 1 if something must be mended first: a floor above the model, results that differ for the same
     actions, or many failed episodes.
     """
-    from rollenv.probe.page import page
+    from rollenv.cli.train import Display
+    from rollenv.probe.page import page_result
     from rollenv.probe.run import probe
+    from rollenv.report import write_report
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.records.storage import write
@@ -82,8 +79,8 @@ def command(
     if agent.startswith("local:"):
         drawn = {"rollout.temperature": options.temperature, "rollout.max_new_tokens": options.max_tokens}
         given += [f"{key}={value}" for key, value in drawn.items() if value is not None]
-    with _progress() as watch:
-        config, player, variant = _player(env, given, agent, options, watch)
+    with Display() as display:
+        config, player = _player(env, given, agent, options, display)
         describe_data(config.env.id, config.env.kwargs)
         together = options.concurrency or _CONCURRENT
         limits = Limits(turns=200, episode=30 * minutes)
@@ -91,18 +88,30 @@ def command(
             make_workers(workers) as pool,
             RolloutManager(player, pool, limits=limits, max_concurrent=together, unhealthy_after=10_000) as manager,
         ):
-            how: dict[str, Any] = {"watch": watch, "variant": variant, "settings": given}
-            found = probe(config, player, agent, manager, n=n, k=k, seconds=60 * minutes, **how)
+            seconds = 60 * minutes
+            found = probe(
+                config, player, agent, manager, n=n, k=k, seconds=seconds, watch=display.watch, settings=given
+            )
+    result = page_result(found)
     with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "probe.json").write_text(json_module.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
-        decode = player.tokenizer.decode if hasattr(player, "tokenizer") else None
-        (folder / "probe.html").write_text(page(found, decode), encoding="utf-8")
+        about = {"env": config.env.id, "agent": agent, "n": len(found.told.tasks), "k": k}
+        if hasattr(player, "tokenizer"):  # so that the page shows prompts as the model reads them
+            player.tokenizer.save_pretrained(folder / "tokenizer")
+            about["policy"] = "local:tokenizer"
+        for name, data in {"probe": found.to_dict(), "result": result, "eval": about}.items():
+            (folder / f"{name}.json").write_text(json_module.dumps(data, indent=2) + "\n", encoding="utf-8")
         write(folder / "episodes.jsonl", found.episodes)
+        write_report([folder], folder / "report.html")
     if json:
         console.print_json(json_module.dumps(found.to_dict()))
     else:
-        _print(found, folder)
+        console.print(f"{found.env_id} with {agent}", markup=False, style="bold")
+        for remark in found.remarks:
+            style = {"red": "bold red", "amber": "yellow", "good": "green"}[remark.level]
+            console.print(remark.text, style=style, markup=False, soft_wrap=True)
+        print_tables(result["tables"][:3])
+        console.print(f"page, numbers and episodes: {folder} ({found.seconds:.0f} s)", markup=False, soft_wrap=True)
     if found.red:
         raise typer.Exit(1)
 
@@ -118,85 +127,28 @@ def _folder(env: str, out: Path | None) -> Path:
     return next_free(Path("runs"), f"probe-{name or 'questions'}")
 
 
-def _player(
-    env: str, given: list[str], agent: str, options: AgentOptions, watch: Watch
-) -> tuple[TrainConfig, Any, Variant | None]:
-    """Return the recipe that a run would have, the agent, and a function that makes it for a changed recipe."""
+def _player(env: str, given: list[str], agent: str, options: AgentOptions, display: Display) -> tuple[TrainConfig, Any]:
+    """Return the recipe that a run would have, and the agent."""
     from rollenv.trainers.config.load import load_config
 
     kind, _, path = agent.partition(":")
     if kind != "local":
-        return load_config(env, ["model=MODEL", *given]), make_agent(agent, options), None
+        return load_config(env, ["model=MODEL", *given]), make_agent(agent, options)
     options.check(agent)
     from transformers.utils import logging
 
     from rollenv.agents.engines.cpu_threads import CpuThreads
-    from rollenv.agents.local import LocalAgent
     from rollenv.agents.prompts.session import AGENT_FILE
     from rollenv.core.wrappers.factory import with_tokenizer
     from rollenv.gguf import newest_checkpoint
     from rollenv.trainers.models import initial_agent
-    from rollenv.trainers.prompts import prompt_of
 
     logging.disable_progress_bar()
     path = path if path == "tiny" else str(newest_checkpoint(Path(os.path.expanduser(path))))
     config = load_config(env, [f"model={json_module.dumps(path)}", *given])
     if Path(path, AGENT_FILE).exists():  # it plays as it was trained
-        return config, make_agent(agent, options), None
+        return config, make_agent(agent, options)
     wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)
-    player = initial_agent(config, wrappers, lambda stage, done, total, _: watch(stage, done, total))
+    player = initial_agent(config, wrappers, display.watch)
     player.engine.threads = CpuThreads(options.threads or 0)
-
-    def variant(changed: TrainConfig) -> LocalAgent:
-        own = changed.env.model_copy(update={"wrappers": wrappers})
-        prompt = prompt_of(changed.prompt, own, changed.rollout.max_prompt_tokens, chats=changed.templates)
-        sampling = dataclasses.replace(player.sampling, max_new_tokens=changed.rollout.max_new_tokens)
-        other = LocalAgent(player.model, player.tokenizer, prompt, sampling)
-        other.engine.threads = player.engine.threads
-        return other
-
-    return config, player, variant
-
-
-@contextlib.contextmanager
-def _progress() -> Any:
-    """Yield a function that shows the progress of a stage: a bar on a terminal, else a line now and then."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    hidden = not progress_console.is_terminal or progress_console.quiet
-    ticker = Ticker("", 0)
-    with Progress(*columns, console=progress_console, transient=True, disable=hidden) as bar:
-        shown = bar.add_task("loading", total=None)
-
-        def watch(stage: str, done: int, total: int) -> None:
-            ticker.what, ticker.total = stage, total
-            ticker.tick(done)
-            bar.update(shown, description=stage, completed=done, total=total)
-
-        yield watch
-
-
-def _print(found: ProbeResult, folder: Path) -> None:
-    from rollenv.probe.teach import SIZES
-    from rollenv.probe.verdict import interval
-
-    told, steps = found.told, found.iteration
-    console.print(f"{found.env_id} with {found.agent}", markup=False, style="bold")
-    for remark in found.remarks:
-        style = {"red": "bold red", "amber": "yellow", "good": "green"}[remark.level]
-        console.print(remark.text, style=style, markup=False, soft_wrap=True)
-    head = ("tasks", "success (95 %)", "reward", *(f"groups of {size} that teach" for size in SIZES), "failed")
-    table = Table(*head, box=None, padding=(0, 1, 0, 0))
-    shares = ["≥ " * (size > found.k) + interval(told.informative(size)) for size in SIZES]
-    failed = str(sum(told.failures.values()))
-    table.add_row(f"{len(told.tasks)} × {found.k}", interval(told.success), f"{told.reward[0]:.3f}", *shares, failed)
-    console.print(table)
-    lines = [f"an iteration of {steps['episodes']} episodes here: {steps['play']:.0f} s of playing"]
-    lines[0] += f" and at most {steps['update']:.0f} s of updating" if steps["update"] else ""
-    if told.cut:
-        lines.append(f"{told.cut} episodes are left out for lack of time (--minutes, --max-tokens)")
-    for a in found.advice:
-        lines.append(f"try {' '.join(a.settings)}: {a.text} ({'played' if a.tried else 'computed'})")
-    lines += [*filter(None, [found.imitation]), f"train with: {found.command}"]
-    lines.append(f"page, numbers and episodes: {folder} ({found.seconds:.0f} s)")
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+    return config, player

@@ -10,11 +10,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from rollenv.cli.common import console, progress_console
+from rollenv.cli.common import console, print_tables, progress_console
 from rollenv.cli.export import WHERE_HELP
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
@@ -23,18 +21,12 @@ from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 if TYPE_CHECKING:
     from rollenv.rollout.regrade import Regraded
 
-#: Rows of a printed table; all are in the folder.
-_SHOWN = 20
-
 
 def command(
     run: Path = typer.Argument(help="Folder of a run, evaluation or benchmark; file of episodes; record of a gateway."),
     where: str = typer.Option("complete", "--where", help=WHERE_HELP),
     grader: str = typer.Option(
         "", "--grader", metavar="MODULE:FUNCTION", help="Judge by this function instead (as rewards.function)."
-    ),
-    follow: bool = typer.Option(
-        False, "--follow", help="Judge also where the environment shows something else before an action (dates)."
     ),
     out: Path | None = typer.Option(None, "--out", "-o", help="New folder. Default: regraded-N in the run's."),
     workers: str = typer.Option("2", help=WORKERS_HELP),
@@ -54,7 +46,7 @@ def command(
     if first is None:
         raise UsageError(f"no episode of {run} is chosen by {where!r}")
     folder = _new_folder(run, out)
-    about = {"source": str(run), "where": where, "grader": grader, "follow": follow, "regraded": True}
+    about = {"source": str(run), "where": where, "grader": grader, "regraded": True}
     about |= {"env": first.trajectory.task.env_id, "agent": first.run.agent if first.run else ""}
     (folder / "eval.json").write_text(json_module.dumps(about, indent=1) + "\n", encoding="utf-8")
     rows: list[dict[str, Any]] = []
@@ -63,9 +55,7 @@ def command(
     bar = Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal)
     with make_workers("inline" if grader else workers) as pool, bar, open(folder / "episodes.jsonl", "w") as file:
         shown = bar.add_task("", total=None)
-        for each in regrade(
-            itertools.chain([first], episodes), pool, reward=reward, follow=follow, step_deadline=step_deadline
-        ):
+        for each in regrade(itertools.chain([first], episodes), pool, reward=reward, step_deadline=step_deadline):
             rows.append(_row(each))
             kinds[each.kind] += 1
             bar.update(shown, description=_counts(kinds))
@@ -123,7 +113,8 @@ def _tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
         changes.append([row["env_id"], task, str(row["member"]), *values, row["reason"]])
     reasons = Counter(row["reason"] for row in rows if row["new"] is None)
     refused = [["episodes", "why"], *([str(n), reason] for reason, n in reasons.most_common())]
-    return {**means, "changes": changes, "not_judged": refused}
+    titled = {"Changed rewards": changes, "No new reward": refused}
+    return {**means, "tables": [{"title": title, "rows": rows} for title, rows in titled.items()]}
 
 
 def _counts(kinds: Counter[str]) -> str:
@@ -131,14 +122,7 @@ def _counts(kinds: Counter[str]) -> str:
 
 
 def _print(counts: str, result: dict[str, Any], folder: Path) -> None:
-    for head, *rows in (result["changes"], result["not_judged"]):
-        if rows:
-            table = Table(*head, box=None, padding=(0, 1, 0, 0))
-            for row in rows[:_SHOWN]:
-                table.add_row(*map(escape, row))
-            console.print(table)
-        if len(rows) > _SHOWN:
-            console.print(f"and {len(rows) - _SHOWN} more")
+    print_tables(result["tables"])
     console.print(counts)
     if "old_reward" in result:
         text = "reward {old_reward:.3f} -> {new_reward:.3f}, success {old_success:.1%} -> {new_success:.1%}"

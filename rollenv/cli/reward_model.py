@@ -30,14 +30,19 @@ def command(
     best_of: Path = typer.Option(
         None, "--best-of", metavar="EPISODES", help="Show the best of n stored episodes by the model in DATA."
     ),
+    beside: Path = typer.Option(
+        None, "--beside", metavar="RUN", help="With --best-of: a training on the model's rewards, in the same plot."
+    ),
 ) -> None:
     """Train a reward model on pairs, for rewards.domains of `rollenv train`."""
     for package in (Package("torch", "train"), Package("transformers", "train")):
         if not package.here:
             raise MissingExtra(f"a reward model needs {package}, which is not installed: {package.hint}")
     if best_of:
-        _show_best_of(data, best_of)
+        _show_best_of(data, best_of, beside)
         return
+    if beside:
+        raise UsageError("--beside shows a run beside the best of n: name the episodes with --best-of")
     config = config_of(data)
     from rollenv.cli.train import Display
     from rollenv.trainers.given_episodes import check_given
@@ -94,12 +99,14 @@ def config_of(words: Sequence[str]) -> RewardModelConfig:
         raise UsageError(f"{'.'.join(map(str, wrong['loc'])) or 'settings'}: {wrong['msg']}") from error
 
 
-def _show_best_of(models: Sequence[str], pool: Path) -> None:
+def _show_best_of(models: Sequence[str], pool: Path, beside: Path | None) -> None:
+    from rollenv.report.curves import curves_svg
     from rollenv.rollout.records.stored import stored_episodes
     from rollenv.trainers.reward_model import RewardModel
 
     if len(models) != 1:
         raise UsageError("--best-of takes one reward model, and the episodes to choose from")
+    trained = away_of(beside) if beside else []
     model, tasks = RewardModel.load(models[0]), dict[str, list[tuple[float, float]]]()
     played = [*stored_episodes(pool, "complete")]
     for trajectory, proxy in zip(played, model.rewards(played), strict=True):
@@ -117,8 +124,41 @@ def _show_best_of(models: Sequence[str], pool: Path) -> None:
         table.add_row(str(n), f"{away:.2f}", f"{proxy:.3f}", f"{true:.3f}")
     console.print(table)
     out = Path(models[0], "best_of.json")
-    out.write_text(json.dumps(rows, indent=2) + "\n")
-    error_console.print(f"{len(tasks)} tasks; written to {out}", soft_wrap=True, markup=False)
+    out.write_text(json.dumps({"best_of": rows, "run": trained}, indent=2) + "\n")
+    curves = {
+        f"{name}: {label}": [(row["root_kl"], row[key]) for row in found]
+        for name, found in (("best of n", rows), ("RL", trained))
+        for key, label in (("true", "true reward"), ("proxy", "by the model"))
+        if found
+    }
+    plot = out.with_suffix(".svg")
+    plot.write_text(curves_svg(curves, "root of KL to the start, nats per episode", "reward"), encoding="utf-8")
+    error_console.print(f"{len(tasks)} tasks; written to {out} and {plot}", soft_wrap=True, markup=False)
+
+
+def away_of(path: Path) -> list[dict[str, float]]:
+    """Return the evaluations of a run that learns from a reward model, with the root of its KL per episode.
+
+    Raises:
+        UsageError: it has none, or no KL.
+    """
+    from rollenv.report import open_run
+
+    run = open_run(path)
+    size = run.settings.get("rollout", {})
+    episodes = size.get("groups_per_batch", 1) * size.get("group_size", 1)
+    found = []
+    for row in run.metrics:
+        if "eval/trained_reward" in row and ("reference_kl" in row or not row["iteration"]):
+            away = max(row.get("reference_kl", 0.0), 0.0) * row.get("response_tokens", 0.0) / episodes
+            numbers = {"iteration": row["iteration"], "root_kl": math.sqrt(away)}
+            found.append(numbers | {"proxy": row["eval/trained_reward"], "true": row["eval/reward"]})
+    if len(found) < 2:
+        raise UsageError(
+            f"{path} has no evaluations with the rewards of a model and a KL: train with rewards.domains of kind "
+            "learned, and kl.name=loss or reward"
+        )
+    return found
 
 
 def best_of(episodes: Sequence[tuple[float, float]], n: int) -> tuple[float, float]:

@@ -258,7 +258,8 @@ class Display:
     def __exit__(self, *exc: object) -> None:
         self.bar.stop()
 
-    def watch(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
+    def watch(self, stage: str, done: int, total: int, numbers: dict[str, float] | None = None) -> None:
+        numbers = numbers or {}
         self.known |= numbers
         if "eval/success" in numbers:
             self.evaluated.append(numbers["eval/success"])

@@ -13,6 +13,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rollenv.core.env import Env
@@ -250,5 +251,7 @@ def _unknown_message(env_id: str) -> str:
     known = sorted(ENV_REGISTRY)
     family = [k for k in known if k.partition(":")[2].partition("-")[0].lower() in env_id.lower()][:3]
     otherwise = f"did you mean {' or '.join(family)}?" if family else "`rollenv list` shows them all"
-    hint = did_you_mean(env_id, known, otherwise, most=3, cutoff=0.5)
+    path = Path(env_id)
+    files = map(str, path.parent.glob("*")) if path.suffix else ()
+    hint = did_you_mean(str(path), files) or did_you_mean(env_id, known, otherwise, most=3, cutoff=0.5)
     return f"no environment is registered as {env_id!r}; {hint}"

@@ -31,9 +31,6 @@ class Repeated:
     """The differences that playing again showed."""
 
     episodes: int = 0
-    different: dict[str, int] = field(default_factory=dict)
-    """Episodes whose "observation", "reward" or "length" differs in the second process, or which were equal there and
-    differ when graded "again"."""
     differences: list[str] = field(default_factory=list)
     """A line for each episode that differs: place and difference."""
     unchecked: str = ""
@@ -64,11 +61,9 @@ def play_again(env_spec: EnvSpec, played: Sequence[Trajectory], seconds: float) 
         place = f"row {t.task.options['index']}" if "index" in t.task.options else f"seed {t.task.seed}"
         before = [*(turn.observation for turn in t.turns), t.final_observation], [turn.reward for turn in t.turns]
         if told := _difference(before, first):
-            found.different[told[0]] = found.different.get(told[0], 0) + 1
-            found.differences.append(f"{place}, in a second process: {told[1]}")
+            found.differences.append(f"{place}, in a second process: {told}")
         elif told := _difference(first, second):
-            found.different["again"] = found.different.get("again", 0) + 1
-            found.differences.append(f"{place}, graded again with a clock a day later: {told[1]}")
+            found.differences.append(f"{place}, graded again with a clock a day later: {told}")
     return found
 
 
@@ -81,19 +76,16 @@ def _chosen(played: Sequence[Trajectory]) -> list[Trajectory]:
     return [*won[:half], *lost[: _EPISODES - len(won[:half])]]
 
 
-def _difference(a: Trace, b: Trace) -> tuple[str, str] | None:
-    """Return what differs first in two episodes, and a sentence about it."""
+def _difference(a: Trace, b: Trace) -> str:
+    """Return what differs first in two episodes; empty if nothing does."""
     for turn, (x, y) in enumerate(zip(a[0], b[0], strict=False)):
         if turn and not math.isclose(a[1][turn - 1], b[1][turn - 1], rel_tol=1e-9, abs_tol=1e-12):
-            return "reward", f"the reward of turn {turn} was {a[1][turn - 1]:g}, then {b[1][turn - 1]:g}"
+            return f"the reward of turn {turn} was {a[1][turn - 1]:g}, then {b[1][turn - 1]:g}"
         if x != y:
             at = next((i for i, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), min(len(x), len(y)))
             begin = max(0, at - 20)
-            seen = f"{x[begin : at + 30]!r}, then {y[begin : at + 30]!r}"
-            return "observation", f"the observation after turn {turn} was {seen}"
-    if len(a[0]) != len(b[0]):
-        return "length", f"the episode had {len(a[0]) - 1} turns, then {len(b[0]) - 1}"
-    return None
+            return f"the observation after turn {turn} was {x[begin : at + 30]!r}, then {y[begin : at + 30]!r}"
+    return f"the episode had {len(a[1])} turns, then {len(b[1])}" if len(a[1]) != len(b[1]) else ""
 
 
 # -- in the second process ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rollenv.agents.base import Agent
@@ -20,7 +20,7 @@ from rollenv.probe import verdict
 from rollenv.probe.floors import Floor, floors_of
 from rollenv.probe.repeat import Repeated, play_again
 from rollenv.probe.teach import Taught, lengths, taught, update_seconds
-from rollenv.probe.verdict import Advice, FloorResult, Remark, Trial
+from rollenv.probe.verdict import Advice, FloorResult, Remark
 from rollenv.rollout.evaluate import tasks_of, wilson_interval
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
@@ -29,14 +29,11 @@ from rollenv.trainers.config import TrainConfig
 #: ``watch(stage, done, total)``
 Watch = Callable[[str, int, int], None]
 
-#: Makes the agent for changed settings.
-Variant = Callable[[TrainConfig], Agent]
+#: The shares of the probe's time for the model's episodes, all floors and the second process.
+_MODEL, _FLOORS, _AGAIN = 0.6, 0.2, 0.2
 
-#: The shares of the probe's time for the model's episodes, all trials, all floors and the second process.
-_MODEL, _TRIALS, _FLOORS, _AGAIN = 0.5, 0.2, 0.2, 0.2
-
-#: Most and fewest tasks of each floor; tasks and episodes of a trial.
-_FLOOR_TASKS, _FLOOR_FEWEST, _TRIAL_TASKS, _TRIAL_EPISODES = 64, 8, 12, 8
+#: Most and fewest tasks of each floor.
+_FLOOR_TASKS, _FLOOR_FEWEST = 64, 8
 
 
 @dataclass
@@ -57,7 +54,6 @@ class ProbeResult:
     """Episodes of an iteration, its seconds of playing and of updating, and its cost."""
     floors: list[FloorResult]
     again: Repeated
-    trials: list[Trial]
     remarks: list[Remark]
     advice: list[Advice]
     imitation: str
@@ -80,15 +76,9 @@ class ProbeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain data, without the episodes."""
-        names = [name for name in self.__dataclass_fields__ if name != "episodes"]
-        more = {"told": self.told.to_dict(), "command": self.command}
-        return {name: _plain(getattr(self, name)) for name in names} | more
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        plain = asdict(replace(self, episodes=[]))
+        del plain["episodes"]
+        return plain | {"told": self.told.to_dict(), "command": self.command}
 
 
 def probe(
@@ -101,7 +91,6 @@ def probe(
     k: int,
     seconds: float,
     watch: Watch,
-    variant: Variant | None = None,
     settings: Sequence[str] = (),
 ) -> ProbeResult:
     """Probe an environment with an agent.
@@ -111,7 +100,6 @@ def probe(
         name: the agent's name.
         n: tasks, each played ``k`` times.
         seconds: time for everything; tasks that it does not suffice for are left out.
-        variant: None if the agent does not play by the recipe, so that no settings are tried.
         settings: those of the recipe that were given, to show them in the command.
 
     Raises:
@@ -125,12 +113,6 @@ def probe(
     if not episodes:
         raise UsageError(f"there is no time to play {config.env.id}, {_MODEL * seconds:.0f} s: give more --minutes")
     told, seen = taught(config.env.id, episodes, k, len(tasks) * k - len(episodes)), lengths(episodes)
-    trials = []
-    tried = verdict.candidates(config, env_spec, told, seen) if variant else []
-    for number, changes in enumerate(tried):
-        watch("trying settings", number, len(tried))
-        with contextlib.suppress(RollenvError):
-            trials += _try(manager, config, changes, variant, _TRIALS * seconds / len(tried))
     floors = _floors(manager, config, [turn.text for t in episodes for turn in t.turns], _FLOORS * seconds, watch)
     verdict.judge(floors, told)
     watch("playing again in a second process", 0, 1)
@@ -143,7 +125,7 @@ def probe(
         limits["tokens of a prompt"] = rollout.max_prompt_tokens or agent.engine.max_context
         limits["tokens of an answer"] = agent.sampling.max_new_tokens
     costs = [t.metrics["cost"] for t in episodes if "cost" in t.metrics]
-    advice = verdict.advice(config, env_spec, told, seen, floors, trials)
+    advice = verdict.advice(config, env_spec, told, seen, floors)
     return ProbeResult(
         env_id=config.env.id,
         agent=name,
@@ -161,10 +143,9 @@ def probe(
         },
         floors=floors,
         again=again,
-        trials=trials,
         remarks=verdict.remarks(env_spec, told, floors, again, size),
         advice=advice,
-        imitation=verdict.imitation(env_spec, told, advice),
+        imitation=verdict.imitation(config, env_spec, told),
         cores=len(os.sched_getaffinity(0)),
         seconds=time.monotonic() - began,
         episodes=episodes,
@@ -197,21 +178,6 @@ def _play(
         player.play(episodes[done : done + together], lambda _: watch(next(ended)))
         done += together
     return episodes[:done]
-
-
-def _try(
-    manager: RolloutManager, config: TrainConfig, settings: tuple[str, ...], variant: Variant | None, seconds: float
-) -> list[Trial]:
-    """Play some tasks with changed settings; nothing if that is too slow."""
-    changed = verdict.allowed(config, settings)
-    if changed is None or variant is None:
-        return []
-    tasks = tasks_for(changed, _TRIAL_TASKS)
-    episodes = _play(manager, variant(changed), tasks, _TRIAL_EPISODES, seconds)
-    if not episodes:
-        return []
-    told = taught(config.env.id, episodes, _TRIAL_EPISODES)
-    return [Trial(settings, len(told.tasks), told.success, told.informative(config.rollout.group_size)[0])]
 
 
 def _floors(

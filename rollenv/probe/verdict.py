@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollenv.core.arguments import value_of
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UsageError
 from rollenv.probe.floors import NOTHING, Kind
@@ -36,13 +35,6 @@ UNSOLVED = " and solves no more"
 #: The ways in which a floor is above the model.
 _CHEATS, _SOLVES, _EARNS = "solves tasks by cheating", "solves more than the model", "earns more than the model"
 
-_DIFFERENT = {
-    "reward": "got another reward in a second process",
-    "observation": "saw something else in a second process",
-    "length": "ended elsewhere in a second process",
-    "again": "got another result when graded again with a clock a day later",
-}
-
 
 @dataclass
 class FloorResult:
@@ -68,22 +60,11 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """Settings that were tried, and the share of groups of the recipe's size that would teach with them."""
-
-    settings: tuple[str, ...]
-    tasks: int
-    success: Interval
-    informative: float
-
-
-@dataclass(frozen=True)
 class Advice:
-    """Settings of a recipe that would help, and by how much; ``tried`` if episodes were played with them."""
+    """Settings of a recipe that would help, and why."""
 
     settings: tuple[str, ...]
     text: str
-    tried: bool = False
 
 
 def percent_of(share: float) -> str:
@@ -143,9 +124,11 @@ def _of_floors(told: Taught, floors: Sequence[FloorResult]) -> Iterator[Remark]:
 def _of_reliability(env_spec: EnvSpec, told: Taught, again: Repeated) -> Iterator[Remark]:
     if again.unchecked:
         yield Remark("amber", f"Repeatability was not checked: {again.unchecked}.")
-    elif again.different:
-        what = "; ".join(f"{n} of {again.episodes} {_DIFFERENT[kind]}" for kind, n in again.different.items())
-        text = f"The same seed and actions do not give the same: {what}. {again.differences[0]}."
+    elif again.differences:
+        text = (
+            f"The same seed and actions do not give the same in {len(again.differences)} of {again.episodes} episodes. "
+        )
+        text += f"The first is {again.differences[0]}."
         if env_spec.nondeterministic:
             yield Remark("amber", f"{text} It is declared as not deterministic.")
         else:
@@ -179,58 +162,25 @@ def allowed(config: TrainConfig, settings: Sequence[str]) -> TrainConfig | None:
         return None
 
 
-def candidates(config: TrainConfig, env_spec: EnvSpec, told: Taught, seen: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return settings worth a trial, because too few groups would teach."""
-    if told.informative(config.rollout.group_size)[0] >= ENOUGH:
-        return []
-    found: list[tuple[str, ...]] = []
-    hard = told.count("too hard") >= told.count("too easy")
-    if hard and "oracle" in env_spec.abilities and config.prompt.examples != 5:
-        found.append(("prompt.examples=5",))
-    if hard and seen["answers_cut"] > _OFTEN and not seen["cut_solved"]:
-        found.append((f"rollout.max_new_tokens={4 * config.rollout.max_new_tokens}",))
-    if env_spec.levels:
-        level = env_spec.levels[0 if hard else -1]
-        found.append(tuple(f"env.kwargs.{key}={_toml(value)}" for key, value in level.items()))
-    return [settings for settings in found if allowed(config, settings)]
-
-
-def _toml(value: Any) -> str:
-    plain = list(value) if isinstance(value, tuple) else value
-    text = str(plain).lower() if isinstance(plain, bool) else str(plain)
-    return text if value_of(text) == plain else f'"{plain}"'
-
-
 def advice(
-    config: TrainConfig,
-    env_spec: EnvSpec,
-    told: Taught,
-    seen: dict[str, Any],
-    floors: Sequence[FloorResult],
-    trials: Sequence[Trial],
+    config: TrainConfig, env_spec: EnvSpec, told: Taught, seen: dict[str, Any], floors: Sequence[FloorResult]
 ) -> list[Advice]:
-    """Return settings that the recipe takes, those that were tried first; empty if nothing needs to change."""
-    size = config.rollout.group_size
-    share, found = told.informative(size)[0], []
-    for trial in sorted(trials, key=lambda trial: -trial.informative):
-        if trial.informative > share + HARDLY:
-            text = f"{percent_of(trial.informative)} of groups of {size} would teach, not {percent_of(share)}; success "
-            text += f"{interval(trial.success)} on {trial.tasks} tasks"
-            settings = trial.settings
-            if settings[0].startswith("env.kwargs.") and told.count("too hard"):
-                text, settings = f"{text} of the easiest level, where it begins", ("tasks.kind=curriculum",)
-            found.append(Advice(settings, text, tried=True))
-    found += _computed(config, env_spec, told, seen, floors)
-    return [each for each in found if allowed(config, each.settings)]
+    """Return settings that the recipe takes; empty if nothing needs to change."""
+    return [each for each in _advice(config, env_spec, told, seen, floors) if allowed(config, each.settings)]
 
 
-def _computed(
+def _advice(
     config: TrainConfig, env_spec: EnvSpec, told: Taught, seen: dict[str, Any], floors: Sequence[FloorResult]
 ) -> Iterator[Advice]:
-    """Yield advice that follows from the numbers."""
     rollout, size, groups = config.rollout, config.rollout.group_size, config.rollout.groups_per_batch
     share, larger = (told.informative(each)[0] for each in (size, 2 * size))
     pool = f"tasks.pool={0 if env_spec.indexed else 64 * groups}"
+    hard, easy = (told.count(each) for each in ("too hard", "too easy"))
+    if share < ENOUGH and hard >= easy and "oracle" in env_spec.abilities and not config.prompt.examples:
+        yield Advice(("prompt.examples=5",), f"{hard} of {len(told.tasks)} tasks are too hard without examples")
+    if share < ENOUGH and env_spec.levels and config.tasks.kind != "curriculum":
+        text = f"{max(hard, easy)} of {len(told.tasks)} tasks are too {'hard' if hard >= easy else 'easy'}: begin at "
+        yield Advice(("tasks.kind=curriculum",), f"{text}the easiest level, and go on as tasks are solved")
     paid = next((floor for floor in floors if floor.above.endswith(UNSOLVED)), None)
     if paid and told.success[0] > 0:
         text = f"“{paid.name}” earns {paid.reward:.3g}: pay success alone"
@@ -246,7 +196,7 @@ def _computed(
         if larger > share + HARDLY:
             text = f"{percent_of(larger)} of groups of {2 * size} would teach, not {percent_of(share)}"
             yield Advice((f"rollout.group_size={2 * size}",), text)
-    if seen["answers_cut"] > _OFTEN and not seen["cut_solved"] and share >= ENOUGH:
+    if seen["answers_cut"] > _OFTEN and not seen["cut_solved"]:
         text = (
             f"{percent_of(seen['answers_cut'])} of the answers end at {rollout.max_new_tokens} tokens, and solve none"
         )
@@ -259,9 +209,10 @@ def _computed(
         yield Advice(("tasks.kind=success_aware", pool, "tasks.distinct=true"), text)
 
 
-def imitation(env_spec: EnvSpec, told: Taught, given: Sequence[Advice]) -> str:
-    """Say that imitation comes first, where nothing that was tried makes the tasks solvable."""
-    if told.success[0] > 0.01 or any(each.tried for each in given) or 2 * told.count("too hard") < len(told.tasks):
+def imitation(config: TrainConfig, env_spec: EnvSpec, told: Taught) -> str:
+    """Say that imitation comes first, where the model solves nothing, with the examples that it can be given."""
+    examples = "oracle" in env_spec.abilities and not config.prompt.examples and allowed(config, ["prompt.examples=5"])
+    if told.success[0] > 0.01 or examples or 2 * told.count("too hard") < len(told.tasks):
         return ""
     whose = "its expert's episodes" if "oracle" in env_spec.abilities else "solved episodes from elsewhere"
     how = " (`rollenv sft`)" if importlib.util.find_spec("rollenv.cli.sft") else ""

@@ -91,6 +91,8 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
         notes = [f"{run.damaged} damaged lines of its files were left out."] if run.damaged else []
         if run.chosen and run.result["where"]:
             notes.append(f"Only episodes with {run.result['where']}.")
+        if run.settings.get("members"):
+            notes.append("Solved: the agent named first, in seat 0, won; a draw is no win. Rewards are its own.")
         if len(run.seeds) > 1:
             notes.append(
                 f"Means of {sum(map(bool, run.seeds))} seeds; its episodes and settings are those of the first."
@@ -104,6 +106,8 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
                 "metrics": plain(run.metrics),
                 "settings": json.dumps(plain(run.settings), indent=2) if run.settings else "",
                 "seeds": plain(run.seeds),
+                "remarks": [each for each in _list(run.result.get("remarks")) if len(_list(each)) == 2],
+                "members": _list(run.settings.get("members")),
                 "note": " ".join(notes),
             }
         )
@@ -116,6 +120,10 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
         "grounds": drawing.grounds(),
         "pieces": drawing.shapes(),
     }
+
+
+def _list(value: Any) -> list[Any]:
+    return plain(value) if isinstance(value, list) else []
 
 
 def page(data: dict[str, Any], shards: Sequence[str]) -> str:

@@ -175,6 +175,8 @@ class _Writer:
                 "a": number(episode.get("agent_seconds")),
                 "b": _old_reward(episode),
                 "h": _tree(episode.get("record")),
+                "q": _seats(episode.get("record")),
+                "s": number(episode.get("seat")),
             }
         )
 
@@ -201,6 +203,7 @@ class _Writer:
                 "r": number(turn.get("reward")),
                 "f": "" if finish == "stop" else plain(finish),
                 "k": number(turn.get("policy_version")),
+                "s": number(turn.get("player")),
             }
         )
 
@@ -284,6 +287,11 @@ def _tree(record: Any) -> dict[str, Any] | None:
         )
     about = {"harness": record.get("harness"), "exit": record.get("exit_code"), "matches": record.get("matches")}
     return {"calls": calls, "about": plain(about), "output": _text(record.get("output"))}
+
+
+def _seats(record: Any) -> list[str]:
+    """Return who takes the seats of a game."""
+    return [_text(name) for name in _items(record.get("seats"))] if isinstance(record, dict) else []
 
 
 def shared_start(a: str, b: str) -> int:

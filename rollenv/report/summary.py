@@ -330,15 +330,16 @@ def _of_evaluation(run: Run, counts: Sequence[int]) -> list[list[str]]:
         tasks = f"{total} episodes"
     if not result:
         tasks += ", unfinished" if total else ", no episode yet"
+    games = "members" in run.settings
     return [
-        ["Success", _share(success) if total or result else "", _HINT_SUCCESS],
+        ["Success", _share(success) if (total or result) and not games else "", _HINT_SUCCESS],
         ["Errors", str(counts[3]), "Episodes that failed because of the environment or the agent."],
         ["Tasks", tasks, "Tasks, and episodes of each."],
         ["Reward", _to(3, result.get("reward")), "The mean over episodes."],
         ["Turns", _to(1, result.get("turns")), "The mean over episodes."],
         ["Time", duration(_number(result.get("seconds")) or 0.0), "From the first episode to the last."],
         ["Cost", _to(4, result.get("cost") or None), "As the endpoint's prices say."],
-        ["Agent", run.agent, "Who played."],
+        ["Agent", "" if games else run.agent, "Who played."],
         ["Environment", run.env_id, "What was played."],
     ]
 
@@ -347,17 +348,18 @@ def tables(run: Run) -> list[dict[str, Any]]:
     """Success by domain of a training; of an evaluation its categories, and pass@k and pass^k over several episodes."""
     if run.kind == "training":
         return _domain_table(run)
-    return [*_category_table(run), *_pass_table(run), *_regrade_table(run)]
+    return [*_category_table(run), *_pass_table(run), *_own_tables(run)]
 
 
-def _regrade_table(run: Run) -> list[dict[str, Any]]:
-    """Return what `rollenv regrade` changed, and what it could not judge."""
-    tables = []
-    for title, name in (("Changed rewards", "changes"), ("No new reward", "not_judged")):
-        rows = run.result.get(name)
-        if isinstance(rows, list) and len(rows) > 1:
-            tables.append({"title": title, "rows": plain(rows[:201])})
-    return tables
+def _own_tables(run: Run) -> list[dict[str, Any]]:
+    """Return what `rollenv regrade` changed and could not judge, or the ratings of `rollenv arena`."""
+    found = run.result.get("tables")
+    tables = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return [
+        {"title": str(each.get("title", "")), "rows": [[plain(str(cell)) for cell in row] for row in rows[:201]]}
+        for each in tables
+        if isinstance(rows := each.get("rows"), list) and len(rows) > 1 and all(isinstance(row, list) for row in rows)
+    ]
 
 
 def _category_table(run: Run) -> list[dict[str, Any]]:

@@ -190,8 +190,8 @@ class Episode:
                 seed = seed * 1_000_003 + trajectory.member
                 session: Session
                 if players := result.info.get("players"):
-                    seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent])
-                    session = table = seats.deal(self, seed, players, task.seed)
+                    seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent], rotate=True)
+                    session = table = seats.deal(self, seed, players, task.seed, result.info.get("roles", ()))
                     trajectory.seat = table.seat
                 else:
                     session = self.agent.start(self, seed)
@@ -222,6 +222,8 @@ class Episode:
         trajectory.metrics |= result.info.get("metrics", {})
         trajectory.final_observation = seen
         trajectory.final_view = result.view
+        if spoiled := result.info.get("spoiled"):
+            self._fail("user", str(spoiled))
 
     async def _take_turns(self, session: Session, result: EnvResult) -> EnvResult:
         """Play from the first observation on, and return the last result."""

@@ -27,7 +27,11 @@ Interval = tuple[float, float, float]
 
 @dataclass(slots=True)
 class Evaluation:
-    """Results over ``n`` tasks with ``k`` episodes each. An episode that failed counts as not successful."""
+    """Results over ``n`` tasks with ``k`` episodes each.
+
+    An episode that failed counts as not successful, unless the player of its user spoiled it (failure "user"): it is
+    not graded.
+    """
 
     env_id: str
     n: int
@@ -171,6 +175,7 @@ def tasks_of(
 def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:
     """Compute the metrics of an evaluation; see :func:`success_rates`."""
     n, (success, low, high), at_least_one, all_of_them = success_rates(trajectories, k)
+    graded = [t for t in trajectories if t.failure != "user"]
     shown = [[turn.observation for turn in t.turns] for t in trajectories[::k]]
     one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
     times = Counter(turns[0] if one_turn else i for i, turns in enumerate(shown))
@@ -183,7 +188,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         success=success,
         low=low,
         high=high,
-        reward=sum(t.own_reward for t in trajectories) / len(trajectories),
+        reward=sum(t.own_reward for t in graded) / max(1, len(graded)),
         turns=sum(len(t.turns) for t in trajectories) / len(trajectories),
         failed=sum(t.status == "failed" for t in trajectories),
         failures=dict(Counter(t.failure or "unknown" for t in trajectories if t.status == "failed")),
@@ -202,16 +207,19 @@ def success_rates(
 ) -> tuple[int, Interval, dict[int, Interval], dict[int, Interval]]:
     """Return the number of tasks, the success, and pass@j and pass^j for every j up to ``k``.
 
+    Episodes that the player of a user spoiled are left out.
+
     Args:
         trajectories: the ``k`` of a task are next to each other.
     """
     n = len(trajectories) // k
-    wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
+    graded = [[t for t in trajectories[i * k : (i + 1) * k] if t.failure != "user"] for i in range(n)]
+    wins = [(len(each), sum(t.success and t.complete for t in each)) for each in graded if each]
     return (
         n,
-        mean_interval([c / k for c in wins]),
-        {j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
-        {j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        mean_interval([c / size for size, c in wins]),
+        {j: mean_interval([pass_at(size, c, j) for size, c in wins if size >= j]) for j in range(1, k + 1)},
+        {j: mean_interval([pass_all(size, c, j) for size, c in wins if size >= j]) for j in range(1, k + 1)},
     )
 
 
@@ -242,6 +250,8 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
     Wilson's interval for as many Bernoulli trials: no distribution on 0 .. 1 with the same mean has a larger variance.
     """
+    if not values:
+        return 0.0, 0.0, 1.0
     mean = sum(values) / len(values)
     return mean, *wilson_interval(mean * len(values), len(values))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Trajectory
@@ -23,6 +25,19 @@ def differ(rewards: Sequence[float], threshold: float = 0.0) -> bool:
     if len(rewards) < 2:
         return False
     return statistics.pstdev(rewards) > max(threshold, _ROUNDING * max(map(abs, rewards)))
+
+
+def preferred(returns: Sequence[float], answers: Sequence[Any], margin: float = 0.0) -> Iterator[tuple[int, int]]:
+    """Yield the places of every two members of a group with other answers whose returns are apart, the better first.
+
+    Args:
+        margin: the difference that their returns have to exceed.
+    """
+    ranked = sorted(range(len(returns)), key=lambda place: -returns[place])
+    for better, worse in itertools.combinations(ranked, 2):
+        apart = returns[better] - returns[worse]
+        if apart > max(margin, _ROUNDING) and answers[better] != answers[worse]:
+            yield better, worse
 
 
 def rewards_of(group: Iterable[Trajectory], success_only: bool) -> list[float]:

@@ -40,7 +40,6 @@ def regrade(
     workers: Workers | None = None,
     *,
     reward: Callable[[Trajectory], Awaitable[float]] | None = None,
-    follow: bool = False,
     step_deadline: float = 120.0,
 ) -> Iterator[Regraded]:
     """Compute the rewards of episodes again, and yield the results in their order.
@@ -51,7 +50,6 @@ def regrade(
     Args:
         workers: where the environments run; only those of processes can interrupt one that hangs.
         reward: judges an episode as it is stored, in place of its environment.
-        follow: judge also where an environment shows something else before an action, such as the time of day.
         step_deadline: seconds after which an environment hangs.
     """
     rest = iter(episodes)
@@ -60,7 +58,7 @@ def regrade(
         while chunk := list(itertools.islice(rest, _CHUNK)):
             refused = [_refusal(each.trajectory, by_function=reward is not None) for each in chunk]
             judged = [each for each, why in zip(chunk, refused, strict=True) if not why]
-            results = iter(_graded(judged, reward) if reward else _replayed(judged, manager, follow))
+            results = iter(_graded(judged, reward) if reward else _replayed(judged, manager))
             for each, why in zip(chunk, refused, strict=True):
                 yield Regraded(each, "unjudged", why) if why else next(results)
 
@@ -107,7 +105,6 @@ class Replayer(Agent):
         self.episodes: Sequence[Trajectory] = ()
         self.differs: dict[int, int] = {}
         """The first turn, from 0, before which an environment showed something else, by episode."""
-        self.follow = False
 
     def start(self, env: EnvHandle, seed: int) -> Session:
         return _Replay(self, seed // 1_000_003)
@@ -125,16 +122,15 @@ class _Replay(Session):
         if self.turn >= len(stored):
             raise ContextFull("all stored actions are played")
         if observation != stored[self.turn].observation:
-            self.agent.differs.setdefault(self.number, self.turn)
-            if not self.agent.follow:
-                raise ContextFull("the environment shows something else")
+            self.agent.differs[self.number] = self.turn
+            raise ContextFull("the environment shows something else")
         return Action(stored[self.turn].text)
 
 
-def _replayed(episodes: Sequence[StoredEpisode], manager: RolloutManager, follow: bool) -> Iterator[Regraded]:
+def _replayed(episodes: Sequence[StoredEpisode], manager: RolloutManager) -> Iterator[Regraded]:
     agent = manager.agent
     assert isinstance(agent, Replayer)
-    agent.episodes, agent.differs, agent.follow = [each.trajectory for each in episodes], {}, follow
+    agent.episodes, agent.differs = [each.trajectory for each in episodes], {}
     played = [Trajectory(replace(t.task, agent_seed=number)) for number, t in enumerate(agent.episodes)]
     groups: dict[str, list[Trajectory]] = {}
     for new in played:
@@ -146,7 +142,7 @@ def _replayed(episodes: Sequence[StoredEpisode], manager: RolloutManager, follow
             for new in group:
                 _play_one(manager, new)
     for number, (episode, new) in enumerate(zip(episodes, played, strict=True)):
-        yield _judged(episode, new, None if follow else agent.differs.get(number))
+        yield _judged(episode, new, agent.differs.get(number))
 
 
 def _play_one(manager: RolloutManager, new: Trajectory) -> None:

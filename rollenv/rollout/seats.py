@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -36,25 +37,43 @@ def from_seat(trajectory: Trajectory, seat: int) -> Trajectory | None:
     return view
 
 
+def own_view(trajectory: Trajectory) -> Trajectory:
+    """Return a game as its own seat played it, so that no text or token is another player's; others are unchanged."""
+    if not any(turn.rewards for turn in trajectory.turns):
+        return trajectory
+    return from_seat(trajectory, trajectory.seat) or replace(trajectory, turns=[])
+
+
+def role_of(trajectory: Trajectory) -> str:
+    """Return the name of the role in which an episode was played: the environment's, or the number of the seat."""
+    roles = trajectory.record.get("roles", ())
+    return str(roles[trajectory.seat]) if trajectory.seat < len(roles) else f"seat {trajectory.seat}"
+
+
 def by_seat(groups: Sequence[Group], name: str = "learner") -> list[Group]:
     """Split groups of a game into one for each seat that the agents of a name took; others are unchanged.
 
-    All members of a group were dealt the same and took the same seats, so those of a seat can be compared.
+    All members of a group were dealt the same and took the same seats, so those of a seat can be compared. Where
+    several seats have one role (``info["roles"]``), such as solvers, those of an episode are compared instead.
 
     Raises:
         UsageError: reward functions changed the rewards, which are not those of a seat.
     """
     split = []
     for group in groups:
-        seats = [trajectory.record.get("seats", ()) for trajectory in group]
-        if not any(seats):
+        if not any(trajectory.record.get("seats") for trajectory in group):
             split.append(group)
             continue
         if any(trajectory.env_reward is not None for trajectory in group):
             raise UsageError(f"{group.task.env_id} has several players, whose rewards reward functions cannot replace")
-        for seat in range(max(map(len, seats))):
-            taken = [t for t, names in zip(group, seats, strict=True) if not names or names[seat] == name]
-            seen = [view for t in taken if (view := from_seat(t, seat)) is not None]
-            if seen:
-                split.append(Group(group.task, seen, group.number))
+        compared: dict[tuple[str, int], list[Trajectory]] = {}
+        for trajectory in group:
+            names = trajectory.record.get("seats", ())
+            views = [from_seat(trajectory, seat) for seat in range(len(names)) if names[seat] == name]
+            played = [view for view in views if view is not None]
+            roles = Counter(role_of(view) for view in played)
+            for view in played:
+                role = role_of(view)
+                compared.setdefault((role, trajectory.member if roles[role] > 1 else -1), []).append(view)
+        split += [Group(group.task, seen, group.number) for seen in compared.values()]
     return split

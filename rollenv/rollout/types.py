@@ -100,8 +100,9 @@ class Trajectory:
     success: bool = False
     error: str = ""
     failure: str = ""
-    """Kind of failure: "agent", "reward", "episode" (its deadline passed), or, for the environment, "raised",
-    "wrong", "hung", "lost" or "differs". Empty if nothing failed."""
+    """Kind of failure: "agent", "reward", "episode" (its deadline passed), "user" (``info["spoiled"]``: the player of
+    a user broke the rules), or, for the environment, "raised", "wrong", "hung", "lost" or "differs". Empty if nothing
+    failed."""
     final_observation: str = ""
     final_view: str = ""
     final_ids: tuple[int, ...] = ()

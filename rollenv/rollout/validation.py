@@ -119,6 +119,7 @@ def _check_seats(info: dict[str, Any]) -> None:
     checks: dict[str, Callable[[Any], Any]] = {
         "rewards": lambda value: number(value, "every value of info['rewards']"),
         "success": _success,
+        "roles": lambda value: text(value, "every value of info['roles']"),
         "observations": lambda value: text(value, "every value of info['observations']"),
     }
     for name, check in checks.items():

@@ -1,4 +1,4 @@
-"""Environments with planted faults, and an honest one."""
+"""Environments with planted faults, and an honest one, for tests and benchmarks."""
 
 import time
 
@@ -78,3 +78,11 @@ class Program(Sum):
 
 
 CLASSES = (Sum, Clock, Constant, Paid, Broken, Program)
+
+
+def register_envs():
+    """Register them, and return their ids."""
+    names = [f"planted:{each.__name__}-v0" for each in CLASSES]
+    for name, each in zip(names, CLASSES, strict=True):
+        rollenv.register(name, f"planted:{each.__name__}", abilities=["oracle", "random_action"])
+    return names

@@ -56,6 +56,7 @@ def test_what_cannot_be_imitated_is_refused(rows, sources, env):
         ["reward-model", "absent.jsonl"],
         ["reward-model", "rows.jsonl", "sizee=3"],
         ["reward-model", "rows.jsonl", "--best-of", "rows.jsonl"],
+        ["reward-model", "rows.jsonl", "--beside", "run"],
     ],
 )
 def test_wrong_usage_is_one_line(rows, words):
@@ -63,3 +64,11 @@ def test_wrong_usage_is_one_line(rows, words):
     assert result.exit_code in (1, 2, 3)
     assert result.output.strip().startswith("error: ")
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_folder_of_held_out_rows_has_nothing_to_train_on(rows, tmp_path):
+    (tmp_path / "only").mkdir()
+    (tmp_path / rows).rename(tmp_path / "only" / "test.jsonl")
+    result = CliRunner().invoke(app, ["sft", "only", "--dry-run"])
+    assert result.exit_code == 2
+    assert "test or validation" in result.output

@@ -102,8 +102,9 @@ def test_a_function_judges_what_has_no_environment(tmp_path, monkeypatch):
     args = ("regrade", "in.jsonl", "--grader", "my_grader:length", "--where", "turns > 0", "-o", "out", "--json")
     told = json.loads(run(*args).stdout)
     assert (told["same"], told["changed"], told["failed"]) == (2, 2, 1)
-    assert told["not_judged"][1][0] == "1"
-    assert "KeyError" in told["not_judged"][1][1]
+    number, why = told["tables"][1]["rows"][1]
+    assert number == "1"
+    assert "KeyError" in why
     new = list(stored("out"))
     assert [e.trajectory.reward for e in new] == [1.0, 0.0, 0.5, 0.5]
     assert ["old_reward" in e.trajectory.metrics for e in new] == [True, True, True, False]
@@ -130,7 +131,6 @@ def test_what_cannot_be_judged_again_says_why():
         assert result.new is None
     kinds = Counter(each.kind for each in results)
     assert kinds == {"unjudged": 5, "failed": 2, "same": 1}
-    assert again([cases["shows something else"]], follow=True)[0].kind == "same"
 
 
 def test_environments_that_raise_hang_or_die_are_counted_apart(monkeypatch):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import pytest
 from card_game import ID, Cards
@@ -14,6 +16,7 @@ from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.seats import by_seat, from_seat
 from rollenv.rollout.types import Task, Trajectory
+from rollenv.rollout.workers.processes import ProcessWorkers
 
 
 class Spy(RandomAgent):
@@ -127,3 +130,50 @@ def test_what_breaks_the_contract_fails_with_the_key(wrong):
         [trajectory] = manager.play([Trajectory(Task(name, 0))])
     assert trajectory.failure == "wrong"
     assert "info['" in trajectory.error
+
+
+class SometimesHangs(RandomAgent):
+    """Hangs in every eighth game."""
+
+    def start(self, env, seed):
+        return Broken("hangs").start(env, seed) if env.trajectory.task.seed % 8 == 3 else super().start(env, seed)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_when_workers_are_killed_and_a_seat_hangs():
+    games = [Task("multi:Propose-v0", seed, {"solvers": 12}) for seed in range(64)]
+    killed = []
+
+    def kill_one(trajectory):
+        alive = [report["pid"] for report in pool.report() if report["pid"] and report["pid"] not in killed]
+        if alive and len(killed) < 3:
+            os.kill(alive[0], signal.SIGKILL)
+            killed.append(alive[0])
+
+    with ProcessWorkers(2, ping_every=0.1, lost_after=4.0, close_deadline=1.0) as pool:
+        agent = Seats([OracleAgent(0.5), SometimesHangs()], seconds=2.0)
+        with RolloutManager(agent, pool, limits=Limits(max_backoff=0.0)) as manager:
+            played = manager.play([Trajectory(task) for task in games], kill_one)
+    with RolloutManager(Seats([OracleAgent(0.5), RandomAgent()])) as manager:
+        undisturbed = manager.play([Trajectory(task) for task in games])
+    assert killed
+    assert sum(t.replays for t in played) > 0
+    for there, here in zip(played, undisturbed, strict=True):
+        if there.task.seed % 8 == 3 and len(here.turns) > 1:
+            assert there.status == "failed"
+            assert "seat 1 (SometimesHangs) did not answer" in there.error
+        else:
+            assert there.error == ""
+            assert (there.status, there.turns, there.reward) == (here.status, here.turns, here.reward)
+
+
+def test_exports_of_a_game_have_the_words_of_one_seat_only(tmp_path):
+    from rollenv.rollout.exports.files import export
+    from rollenv.rollout.records import storage
+
+    played = play(RandomAgent())
+    storage.write(tmp_path / "games.jsonl", played)
+    export(tmp_path / "games.jsonl", tmp_path / "games.chat.jsonl")
+    for line in (tmp_path / "games.chat.jsonl").read_text().splitlines():
+        shown = {card for card in "JQK" if f"card is {card}" in line}
+        assert len(shown) == 1

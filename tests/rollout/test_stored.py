@@ -134,7 +134,7 @@ def test_other_files_are_refused_by_what_they_hold(content, says, tmp_path):
     (tmp_path / "file.jsonl").write_text(content)
     with pytest.raises((UsageError, storage.StorageError), match=says):
         list(stored(tmp_path / "file.jsonl"))
-    with pytest.raises(UsageError, match=r"has no episodes\.jsonl"):
+    with pytest.raises(UsageError, match=r"has no stored episodes \(episodes\.jsonl\)"):
         stored(tmp_path)
     with pytest.raises(UsageError, match="there is no file"):
         stored(tmp_path / "absent.jsonl")

@@ -99,7 +99,7 @@ def test_advantages_are_the_gradient_of_the_whole_loss(settings):
     def loss(values):
         main = found.advantages(values, given)[1]["loss"]
         if getattr(settings, "sft", 0):
-            main -= settings.sft * np.mean([values[rows].mean() for rows in found.chosen.rows])
+            main -= settings.sft * np.mean([values[rows].mean() for rows, _ in found.chosen])
         return main
 
     for place in range(len(data)):
@@ -123,6 +123,12 @@ def test_pairs_are_of_one_group_with_different_returns_and_answers():
     nothing, metrics = Preferences(data, returns(data), Dpo(margin=2)).advantages(np.zeros(len(data)), None)
     assert metrics == {"pairs": 0.0}
     assert not nothing.any()
+
+
+def test_before_the_first_update_no_pair_is_right_or_wrong():
+    data = batch([episode(1.0, (4,)), episode(0.0, (5,))], [episode(0.0, (6, 6)), episode(1.0, (7,))])
+    _, metrics = Preferences(data, returns(data), Dpo()).advantages(np.full(len(data), -1.0), np.full(len(data), -1.0))
+    assert (metrics["accuracy"], metrics["margin"]) == (0.5, 0.0)
 
 
 def test_turns_that_a_pair_shares_are_left_out():

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
+from xml.etree import ElementTree
 
 import pytest
 import tiny_runs
 import torch
 import words
+from typer.testing import CliRunner
 
 from rollenv import UsageError
-from rollenv.cli.reward_model import best_of, config_of
+from rollenv.cli.main import app
+from rollenv.cli.reward_model import away_of, best_of, config_of
+from rollenv.report.curves import curves_svg
 from rollenv.rollout.records import storage
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
@@ -143,3 +148,44 @@ def test_best_of_n_is_the_mean_over_all_choices():
     assert best_of(pool, 1) == pytest.approx((0.5, 2 / 3))
     assert best_of(pool, 2) == pytest.approx(((0.9 + 0.9 + 0.5) / 3, 1 / 3))
     assert best_of(pool, 3) == pytest.approx((0.9, 0.0))
+
+
+def test_a_run_is_as_far_from_its_start_as_its_tokens_say(tmp_path):
+    rows = [
+        {"iteration": 0, "eval/reward": 0.2, "eval/trained_reward": -0.3},
+        {"iteration": 1, "reference_kl": 0.1},
+        {"iteration": 2, "reference_kl": 0.25, "response_tokens": 64, "eval/reward": 0.4, "eval/trained_reward": 0.9},
+    ]
+    run = RunDir(tmp_path)
+    for row in rows:
+        run.append(run.metrics_file, row)
+    run.config_file.write_text(json.dumps({"rollout": {"groups_per_batch": 2, "group_size": 2}}))
+    start, later = away_of(tmp_path)
+    assert start == {"iteration": 0, "root_kl": 0.0, "proxy": -0.3, "true": 0.2}
+    assert later == {"iteration": 2, "root_kl": 2.0, "proxy": 0.9, "true": 0.4}
+    run.metrics_file.write_text("")
+    with pytest.raises(UsageError, match="KL"):
+        away_of(tmp_path)
+
+
+@pytest.mark.parametrize("points", [[(0.0, 1.0)], [(0.0, -0.3), (1.5, 0.9), (0.5, 0.2)]])
+def test_curves_are_an_image_with_their_names(points):
+    drawn = ElementTree.fromstring(curves_svg({"true <b>": points, "proxy": points[:1]}, "x", "y"))
+    assert "true <b>" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    line = next(drawn.iter("{http://www.w3.org/2000/svg}polyline")).attrib["points"].split()
+    placed = [tuple(map(float, point.split(","))) for point in line]
+    assert len(placed) == len(points)
+    for a, b in itertools.combinations(range(len(points)), 2):
+        assert (placed[a][0] < placed[b][0]) == (points[a][0] < points[b][0])
+        assert (placed[a][1] > placed[b][1]) == (points[a][1] < points[b][1])  # up is less in an SVG
+
+
+def test_the_best_of_n_is_a_table_and_a_plot_in_the_models_folder(trained, tmp_path):
+    path, pool = trained[0], tmp_path / "pool.jsonl"
+    storage.write(pool, [episode(float(i % 2), 3 + i, task=task) for task in range(2) for i in range(4)])
+    done = CliRunner().invoke(app, ["reward-model", str(path), "--best-of", str(pool)])
+    assert done.exit_code == 0, done.output
+    rows = json.loads((path / "best_of.json").read_text())["best_of"]
+    assert [row["n"] for row in rows] == [1, 2, 4]
+    assert [row["proxy"] for row in rows] == sorted(row["proxy"] for row in rows)
+    assert (path / "best_of.svg").read_text().startswith("<svg")

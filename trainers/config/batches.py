@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from rollenv.trainers.config.section import Section
+from rollenv.core.errors import UsageError
+from rollenv.rollout.records.where import Where
+from rollenv.trainers.config.section import HomePath, Section, Share, Weight, unless
 
 
 class CollectConfig(Section):
@@ -82,3 +84,62 @@ class EarlyConfig(Section):
 
     def unused(self, run: Any) -> dict[str, str]:
         return {"optimizer.minibatch_sequences": "batches.kind other than early, which takes one step for each batch"}
+
+
+class StoredConfig(Section):
+    """Train on given episodes instead of playing: an expert's, stored ones, or rows of given answers."""
+
+    kind: Literal["stored"] = "stored"
+    data: list[HomePath] = Field(default_factory=lambda: ["oracle"], min_length=1)
+    """``oracle`` for the environment's own expert; or folders of runs, evaluations and benchmarks, files of
+    trajectories, records of gateways, and files or folders of rows (.jsonl, .parquet, .csv) with messages, prompt and
+    completion, or chosen and rejected."""
+    where: str = ""
+    """Condition on stored episodes, such as "success and turns < 8"."""
+    size: int = Field(32, ge=1)
+    """Rows per batch: episodes, conversations, or groups to compare."""
+    epochs: Weight = 0.0
+    """Passes over the rows, which then set ``iterations``; 0 to train for ``iterations``."""
+    held_out: float = Field(0.05, ge=0, lt=1)
+    """The share of rows that are never trained on, on which evaluations measure the loss."""
+    long: Literal["error", "drop"] = "error"
+    """What happens to a row that is longer than the model's context. No row is ever cut."""
+    episodes: int = Field(500, ge=1)
+    """Number of an expert's episodes."""
+    noise: Share = 0.0
+    """The share of random actions in an expert's episodes. They are played, so that it recovers from them, but not
+    imitated."""
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _one_or_more(cls, data: Any) -> Any:
+        return [data] if isinstance(data, str) else data
+
+    @field_validator("where")
+    @classmethod
+    def _condition(cls, where: str) -> str:
+        try:
+            Where(where)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        return where
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if run.loss.name != "likelihood":
+            yield "batches.kind=stored has no sampler, so no ratio to one: take algorithm=sft, dpo, ipo, kto or simpo"
+        if run.rollout.shards or run.harness.name or run.rewards.per_episode or run.rewards.group:
+            yield "batches.kind=stored plays no episodes: leave out rollout.shards, harness and reward functions"
+        if not run.env.id and self.data == ["oracle"]:
+            yield "batches.data=oracle needs an environment: set env.id"
+        if not run.env.id and run.model.path == "tiny":
+            yield "model=tiny learns its tokens from an environment: set env.id, or model.path"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        played = ("groups_per_batch", "group_size", "refill", "keep", "extra_groups", "extra_members")
+        expert = self.data == ["oracle"]
+        return {
+            **unless(expert, "batches.data=oracle", "batches", "episodes", "noise"),
+            **dict.fromkeys((f"rollout.{key}" for key in played), "batches.kind=collect, stream, tail or early"),
+            **unless(not self.epochs, "batches.epochs=0", "iterations"),
+            **unless(run.env.id, "env.id", "eval", "kwargs", "episodes", "temperature"),
+        }

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from rollenv.core.env import StepResult
-from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.proxies import without_proxy
+from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import Change, differences
 from rollenv.core.tools.calls import write_calls
+from rollenv.envs.service.users import STOP, ChatUser, clean
 from rollenv.envs.tools.base import Call, Judgement, Problem, ToolEnv, User, UserReply, counted
 from rollenv.plugins.suites.tau2 import NEED
 from rollenv.plugins.suites.tau2.retail import RetailBackend, Tables
@@ -118,18 +114,11 @@ class Customer(User):
         return " ".join(f"{part}." for part in parts if part)
 
 
-_STOP = "###STOP###"
-_TRIES = 3
-_MOST_BYTES = 1_000_000
 _ROLE = (
     "You play a customer who talks with a shop's service. Stay in the role, write one short message at a time, tell "
     "only what is asked for and only what your instructions say; say that you do not know anything else. When your "
-    f"request has been dealt with, or you are transferred, write {_STOP} and nothing else.\n\nYour instructions:\n"
+    f"request has been dealt with, or you are transferred, write {STOP} and nothing else.\n\nYour instructions:\n"
 )
-
-
-class CustomerFailed(RollenvError):
-    """The endpoint of a model-played customer did not answer."""
 
 
 class ChatCustomer(User):
@@ -142,13 +131,7 @@ class ChatCustomer(User):
 
     def __init__(self, instructions: Mapping[str, Any], model: str, base_url: str, patience: float = 120.0):
         super().__init__()
-        try:
-            there = httpx.URL(base_url).host and base_url.startswith(("http://", "https://"))
-        except (httpx.InvalidURL, ValueError):
-            there = False
-        if not there or not model:
-            raise UsageError(f"user='chat:MODEL' needs a model and base_url=, a URL; got {model!r} and {base_url!r}")
-        self.model, self.url, self.patience = model, base_url.rstrip("/") + "/chat/completions", patience
+        self.player = ChatUser(model, base_url, patience)
         self.role = _ROLE + json.dumps(dict(instructions), ensure_ascii=False)
         self.state["heard"] = []
 
@@ -158,51 +141,10 @@ class ChatCustomer(User):
         Raises:
             CustomerFailed: the endpoint did not answer.
         """
-        heard: list[dict[str, str]] = [*self.state["heard"], {"role": "user", "content": _clean(message)}]
-        text = self._asked([{"role": "system", "content": self.role}, *heard])
+        heard: list[dict[str, str]] = [*self.state["heard"], {"role": "user", "content": clean(message)}]
+        text = self.player.act([{"role": "system", "content": self.role}, *heard])
         self.state["heard"] = [*heard, {"role": "assistant", "content": text}]
-        return UserReply(text.replace(_STOP, "").strip(), ends=_STOP in text)
-
-    def _asked(self, messages: list[dict[str, str]]) -> str:
-        sent = {"model": self.model, "messages": messages, "temperature": 0}
-        problem = ""
-        key = os.environ.get("OPENAI_API_KEY", "").strip()
-        if not key.isascii() or not key.isprintable():  # httpx would leak it in its error
-            raise UsageError("OPENAI_API_KEY holds characters that cannot be sent in a header; set it to the key alone")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        with httpx.Client(timeout=self.patience, headers=headers, mounts=without_proxy(self.url)) as client:
-            for _ in range(_TRIES):
-                try:
-                    with client.stream("POST", self.url, json=sent) as response:
-                        response.raise_for_status()
-                        # httpx's timeout is per chunk, so the whole body needs a deadline.
-                        content, end = bytearray(), time.monotonic() + self.patience
-                        for piece in response.iter_bytes():
-                            content += piece
-                            if len(content) > _MOST_BYTES:
-                                raise ValueError(f"the answer is larger than {_MOST_BYTES} bytes")
-                            if time.monotonic() > end:
-                                raise TimeoutError(f"the answer took longer than {self.patience:g} s")
-                        return _text_of(bytes(content))
-                except (httpx.HTTPError, TimeoutError, ValueError) as error:
-                    problem = f"{type(error).__name__}: {str(error)[:200]}"
-        raise CustomerFailed(f"the customer's endpoint {self.url} gave no answer in {_TRIES} tries ({problem})")
-
-
-def _text_of(content: bytes) -> str:
-    """Return the message in a chat completion."""
-    try:
-        text = json.loads(content)["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-        raise ValueError(f"the answer is not a chat completion: {content[:100]!r}") from error
-    if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"the answer has no text: {content[:100]!r}")
-    return _clean(text)
-
-
-def _clean(text: str) -> str:
-    """Replace lone surrogates, which cannot be encoded."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+        return UserReply(text.replace(STOP, "").strip(), ends=STOP in text)
 
 
 SPLITS = ("base", "train", "test")

@@ -23,7 +23,7 @@ const taskRank = index.tasks.map((task, number) => [task.env, task.index ?? -1, 
 const repeated = columns.member.some(member => member > 0);
 const episodeName = row => [
   taskName(columns.task[row]),
-  repeated ? `episode ${columns.member[row] + 1}` : "",
+  data.runs[columns.run[row]].members[columns.member[row]] ?? (repeated ? `episode ${columns.member[row] + 1}` : ""),
   columns.iteration[row] >= 0 ? `iteration ${columns.iteration[row]}` : "",
 ].filter(Boolean).join(", ");
 

@@ -32,7 +32,7 @@ function passesAll(row, withoutStatus = false) {
     if (s.low[name] !== "" && !(value >= +s.low[name])) return false;
     if (s.high[name] !== "" && !(value <= +s.high[name])) return false;
   }
-  return !s.text || taskTexts[columns.task[row]].includes(s.text);
+  return !s.text || `${taskTexts[columns.task[row]]} ${episodeName(row).toLowerCase()}`.includes(s.text);
 }
 
 const taskTexts = index.tasks.map((task, number) =>

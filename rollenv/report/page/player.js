@@ -78,9 +78,10 @@ function player() {
     const end = now.frame === turns().length, turn = end ? null : turns()[now.frame];
     const view = end ? now.episode.v : turn.v, said = end ? now.episode.o : turn.o;
     const before = now.frame > 0 ? turns()[now.frame - 1] : null;
+    const heard = seatName(now.episode, end ? now.episode.s : turn.s);
     const stage = el("div", {class: "stage"},
       el("div", {}, view ? showView(view) : el("p", {class: "dim"}, "No drawing is stored of this turn.")),
-      el("div", {class: "said"}, el("div", {class: "dim small"}, "The environment says"), pre(said || "(nothing)"),
+      el("div", {class: "said"}, el("div", {class: "dim small"}, visible(`The environment says${heard && ` to ${heard}`}`)), pre(said || "(nothing)"),
          before ? el("p", {class: "small dim"}, `Reward of the turn before: ${short(before.r || 0)}`) : null));
     if (!view) stage.firstChild.hidden = true;
     if (!view) stage.style.gridTemplateColumns = "minmax(0, 1fr)";
@@ -117,6 +118,9 @@ function player() {
   pane.go = go;
   return pane;
 }
+
+// Who takes a seat of a game; empty where there is one player.
+const seatName = (episode, seat = 0) => episode.q ? `${episode.q[seat] ?? ""} (seat ${seat})` : "";
 
 // Episodes with tool calls are read as a conversation, from its end.
 const hasCalls = episode => (episode.t || []).some(turn => (turn.x || "").includes("<tool_call>"));
@@ -193,16 +197,16 @@ function calls(turn, turns, now, go) {
 }
 
 function talk(turn, turns, now) {
-  return messages(turns.slice(0, now.frame + 1), true, turn ? null : now.episode.o);
+  return messages(turns.slice(0, now.frame + 1), true, turn ? null : now.episode.o, now.episode);
 }
 
 // What was said up to a turn. With withReply the last turn's reply too.
-function messages(turns, withReply, last = null) {
+function messages(turns, withReply, last = null, episode = {}) {
   const out = [];
   turns.forEach((turn, n) => {
     if (turn.m) for (const message of turn.m) out.push(...oneMessage(message));
     else out.push(...heard(turn.o || ""));
-    if (withReply || n < turns.length - 1) out.push(...said(turn.w || turn.x || ""));
+    if (withReply || n < turns.length - 1) out.push(...said(turn.w || turn.x || "", seatName(episode, turn.s) || "agent"));
   });
   if (last) out.push(...heard(last));
   return out.length ? out : nothing("Nothing was said.");
@@ -255,10 +259,10 @@ function parsed(text) {
 }
 
 // A reply, its tool calls apart.
-function said(text) {
+function said(text, who) {
   return text.split(/(<tool_call>[\s\S]*?<\/tool_call>)/).filter(part => part.trim()).map(part => {
     const call = part.match(/^<tool_call>([\s\S]*)<\/tool_call>$/);
-    if (!call) return message("agent", part, "assistant");
+    if (!call) return message(who, part, "assistant");
     const data = parsed(call[1]);
     return data && typeof data === "object" ? callMessage(data.name ?? "?", data.arguments) : message("call", call[1], "call");
   });

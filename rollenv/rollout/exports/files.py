@@ -12,7 +12,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ from rollenv.core.errors import UsageError
 from rollenv.core.needs import require_extra
 from rollenv.core.plugins import entry_points, load
 from rollenv.core.tools.calls import call_instructions
-from rollenv.rollout.exports.chats import Json, chats_of, completions_of
-from rollenv.rollout.exports.pairs import pairs_of
+from rollenv.rollout.exports.chats import Json, chats_of, completions_of, split_chat
+from rollenv.rollout.filters import preferred
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import StoredEpisode, stored
+from rollenv.rollout.seats import own_view
 from rollenv.rollout.types import Task, Trajectory
 
 #: The entry points of further formats: functions from a trajectory to JSON data.
@@ -83,6 +84,7 @@ def export(
 
     def chosen(side: str) -> Iterator[StoredEpisode]:
         for episode in stored(source, where):
+            episode = replace(episode, trajectory=own_view(episode.trajectory))
             if _side(episode.trajectory.task, split) == side:
                 card.add(episode)
                 yield episode
@@ -102,8 +104,9 @@ def export(
         if partial.exists():
             partial.unlink()
     if not any(tally["rows"] for tally in counts.values()):
+        nothing = "no two episodes of a task with different returns" if form == "pairs" else "no episode"
         left = [f"{n} {name}" for tally in counts.values() for name, n in tally.items() if n]
-        raise UsageError(f"nothing of {source} is left to write where {where!r}: {', '.join(left) or 'no episode'}")
+        raise UsageError(f"nothing of {source} is left to write where {where!r}: {', '.join(left) or nothing}")
     about = {"files": counts, "format": form, "source": str(source), "where": where, "split": split} | card.to_dict()
     options = ("--where", where), ("--format", form), ("--split", str(split)), ("--to", str(to))
     about["command"] = shlex.join(["rollenv", "export", str(source), *itertools.chain(*options)])
@@ -131,7 +134,7 @@ def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Coun
         own = ((task_key(e.trajectory.task), e.trajectory) for e in episodes)
         storage.write(file, _distinct(own, lambda t: [turn.raw or turn.text for turn in t.turns], tally))
         return
-    rows: Iterable[Json] = _distinct(_rows(form, episodes, tally), lambda row: row, tally)
+    rows: Iterable[Json] = _distinct(_rows(form, episodes), lambda row: row, tally)
     if form == "verl":
         rows = _with_tools_of_verl(list(rows))
     elif form in EXPORTS:  # TRL reads functions as JSON text, too, which Arrow does not change
@@ -171,18 +174,40 @@ def _with_tools_of_verl(rows: list[Json]) -> list[Json]:
     return written
 
 
-def _rows(form: str, episodes: Iterable[StoredEpisode], tally: Counter[str]) -> Iterator[tuple[str, Json]]:
+def _rows(form: str, episodes: Iterable[StoredEpisode]) -> Iterator[tuple[str, Json]]:
     """Yield the rows of a format with their tasks."""
     if form == "pairs":
-        rewarded = (e for e in episodes if e.trajectory.failure != "reward")
-        each = ((task_key(e.trajectory.task), e.trajectory.reward, chat) for e in rewarded for chat in chats_of(e))
-        yield from pairs_of(each, tally)
+        yield from _pairs(episodes)
         return
     for episode in episodes:
         rows: Iterable[Json] = chats_of(episode) if form in EXPORTS else [load(GROUP, form)(episode.trajectory)]
         if form == "completions":
             rows = (row for chat in rows for row in completions_of(chat))
         yield from ((task_key(episode.trajectory.task), row) for row in rows)
+
+
+def _pairs(episodes: Iterable[StoredEpisode]) -> Iterator[tuple[str, Json]]:
+    """Yield ``prompt``, ``chosen``, ``rejected`` and ``margin`` for chats of one task that begin alike, with the task.
+
+    The pairs are those of ``algorithm=dpo``: every two with different returns and texts.
+    """
+    groups: dict[tuple[str, str], list[tuple[float, list[Json]]]] = {}
+    for episode in (each for each in episodes if each.trajectory.failure != "reward"):
+        for chat in chats_of(episode):
+            roles = [message["role"] for message in chat["messages"]]
+            asked, answer = split_chat(chat, roles.index("assistant"))
+            key = task_key(episode.trajectory.task), json.dumps(asked)
+            groups.setdefault(key, []).append((episode.trajectory.reward, answer))
+    for (task, prompt), group in groups.items():
+        returns, answers = zip(*group, strict=True)
+        for better, worse in preferred(returns, [_said(answer) for answer in answers]):
+            pair = {"chosen": answers[better], "rejected": answers[worse], "margin": returns[better] - returns[worse]}
+            yield task, json.loads(prompt) | pair
+
+
+def _said(messages: list[Json]) -> list[Any]:
+    """Return what is said in messages, without the ids of calls."""
+    return [(m["role"], m["content"], [call["function"] for call in m.get("tool_calls", ())]) for m in messages]
 
 
 def _distinct(rows: Iterable[tuple[str, Any]], text: Callable[[Any], Any], tally: Counter[str]) -> Iterator[Any]:

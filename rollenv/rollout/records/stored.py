@@ -17,6 +17,7 @@ from rollenv.rollout.records.plain import from_plain
 from rollenv.rollout.records.sessions import session_trajectory
 from rollenv.rollout.records.storage import json_lines, read
 from rollenv.rollout.records.where import Where
+from rollenv.rollout.seats import own_view
 from rollenv.rollout.types import Group, Trajectory
 
 
@@ -34,8 +35,8 @@ class StoredEpisode:
 
 
 def stored_episodes(path: str | Path, where: str = "") -> Iterator[Trajectory]:
-    """Iterate over stored episodes; see :func:`stored`."""
-    return (episode.trajectory for episode in stored(path, where))
+    """Iterate over stored episodes, of games over the turns of their own seat; see :func:`stored`."""
+    return (own_view(episode.trajectory) for episode in stored(path, where))
 
 
 def stored(path: str | Path, where: str = "") -> Iterator[StoredEpisode]:
@@ -57,7 +58,8 @@ def stored(path: str | Path, where: str = "") -> Iterator[StoredEpisode]:
         folders = list(find_runs(path).values())
         if not any((folder / EPISODES).is_file() for folder in folders):
             raise UsageError(
-                f"{path} has no {EPISODES}: pass the folder of a run, of `rollenv eval --out` or of a bench"
+                f"{path} has no stored episodes ({EPISODES}): runs keep those of evaluations, `rollenv eval --out` "
+                "all that it plays"
             )
         each = (_of_folder(folder, alone=folder == path) for folder in folders)
         episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(each)

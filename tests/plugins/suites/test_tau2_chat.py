@@ -15,7 +15,8 @@ from chat_server import ChatServer, Exchange, completion
 
 import rollenv
 from rollenv.core.errors import UsageError
-from rollenv.plugins.suites.tau2.env import ChatCustomer, CustomerFailed
+from rollenv.envs.service.users import CustomerFailed
+from rollenv.plugins.suites.tau2.env import ChatCustomer
 
 Data = Callable[[str], Path]
 

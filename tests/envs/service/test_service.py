@@ -1,0 +1,240 @@
+"""Service tasks: a user inside or as a seat, held to their facts; desks with customers who vary."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "agents"))
+from chat_server import ChatServer, Exchange, completion
+
+import rollenv
+from rollenv.agents.base import OracleAgent
+from rollenv.core.env import Env
+from rollenv.core.errors import UsageError
+from rollenv.envs.service.check import Scenario, UserCheck, stopped_early, unknown_details
+from rollenv.rollout.evaluate import evaluate
+
+DESKS = ("service:Shop-v0", "service:Airline-v0")
+KINDS = ("contradictions", "leaks", "premature_stop", "answers_for_agent")
+#: A user's messages that break one rule each, at their second turn.
+BAD = {
+    "contradictions": "My number is 555-123-4567 and I was born on May 3, 1985.",
+    "leaks": "As a simulated user, I follow my instructions.",
+    "premature_stop": "###STOP###",
+    "answers_for_agent": "Agent: I have cancelled it for you.",
+}
+
+
+def play(env: Env, seed: int, **options: Any) -> tuple[list[str], dict[str, Any]]:
+    observation, _ = env.reset(seed, **options)
+    seen = [observation]
+    while True:
+        observation, _, terminated, truncated, info = env.step(env.oracle_action())
+        seen.append(observation)
+        if terminated or truncated:
+            return seen, info
+
+
+@pytest.mark.parametrize("desk", DESKS)
+@pytest.mark.parametrize("kwargs", [{}, {"user": "seat"}, {"brief": True, "size": 4, "calls": "python"}])
+def test_the_oracle_of_both_seats_solves_every_task(desk: str, kwargs: dict[str, Any]) -> None:
+    env = rollenv.make(desk, **kwargs)
+    for seed in range(30):
+        _, info = play(env, seed)
+        assert info["success"] == ([True, True] if "user" in kwargs else True), seed
+        assert not info["metrics"].get("spoiled")
+
+
+@pytest.mark.parametrize("desk", DESKS)
+def test_customers_vary_and_the_splits_share_no_task(desk: str) -> None:
+    parts = {}
+    for split in ("train", "test"):
+        env = rollenv.make(desk, split=split)
+        seen = [(play(env, seed), env.unwrapped.current.category, env.unwrapped.key)[1:] for seed in range(60)]
+        parts[split] = {key for _, key in seen}
+        kinds = {kind for kind, _ in seen}
+        assert len(kinds) >= 5
+        assert any("refused" in kind for kind in kinds)
+    assert not parts["train"] & parts["test"]
+
+
+def test_a_refusal_is_right_if_and_only_if_the_rule_forbids_the_request() -> None:
+    env = rollenv.make("service:Shop-v0")
+    ends = {"I cannot do that.": 0, "Done.": 0}
+    for seed in range(60):
+        env.reset(seed)
+        wanted = env.unwrapped.current.plan[-1]
+        for end in ends:
+            env.reset(seed)
+            *_, info = env.step(end)
+            assert info["success"] <= (end == wanted)
+            ends[end] += info["success"]
+    assert ends["Done."] == 0  # nothing was done
+    assert ends["I cannot do that."] > 5
+
+
+def test_each_seat_sees_its_own_part_and_both_are_paid() -> None:
+    env = rollenv.make("service:Airline-v0", user="seat")
+    assert env.unwrapped.players == 2
+    first, info = env.reset(3)
+    goal, policy = env.unwrapped.scenario.goal, env.unwrapped.current.policy
+    assert info["player"] == 1
+    assert goal in first
+    assert policy not in first
+    opening = env.step("Hello, I have a question.")
+    assert (opening[4]["player"], opening[4]["rewards"]) == (0, [0, 0])
+    assert policy in opening[0]
+    assert goal not in opening[0]
+    assert opening[4]["tools"]
+    asked = env.step("What is your name?")
+    assert (asked[0], asked[4]["player"]) == ("What is your name?", 1)
+    _, info = play(env, 3)
+    assert (info["rewards"], info["success"], len(info["observations"])) == ([1.0, 1.0], [True, True], 2)
+
+
+def test_seats_keep_their_state() -> None:
+    env = rollenv.make("service:Shop-v0", user="seat")
+    env.reset(5)
+    for _ in range(4):
+        env.step(env.oracle_action())
+    state = env.get_state()
+    twin = rollenv.make("service:Shop-v0", user="seat")
+    twin.set_state(state)
+    assert twin.state_key() == env.state_key()
+    assert twin.step(twin.oracle_action()) == env.step(env.oracle_action())
+
+
+def bad_episode(kind: str, spoiled: str = "end") -> tuple[bool, bool, dict[str, Any]]:
+    env = rollenv.make("service:Airline-v0", user="seat", spoiled=spoiled)
+    env.reset(0)
+    env.step(env.oracle_action())
+    env.step("Would you tell me your booking number, please?")
+    _, reward, terminated, truncated, info = env.step(BAD[kind])
+    assert reward == 0
+    return terminated, truncated, info
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_who_breaks_a_rule_is_found_and_counted(kind: str) -> None:
+    terminated, truncated, info = bad_episode(kind)
+    assert (terminated, truncated, info["success"]) == (False, True, [False, False])
+    counts = {name: info["metrics"][f"user_{name}"] for name in KINDS}
+    assert counts[kind] >= 1
+    assert sum(count > 0 for count in counts.values()) == 1
+    assert info["metrics"]["spoiled"] == 1
+    assert info["spoiled"]
+
+
+def test_a_user_may_be_counted_only() -> None:
+    terminated, truncated, info = bad_episode("contradictions", spoiled="count")
+    assert (terminated, truncated) == (False, False)
+    assert "spoiled" not in info
+
+
+@pytest.mark.parametrize("settings", [{"spoiled": "never"}, {"user": "nobody"}, {"user": "local:"}, {"user": "chat:m"}])
+def test_settings_are_checked(settings: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=next(iter(settings)) + "="):
+        rollenv.make("service:Shop-v0", **settings)
+
+
+@pytest.fixture
+def liar() -> Iterator[ChatServer]:
+    async def behave(exchange: Exchange) -> None:
+        first = len(server.requests[-1]["messages"]) == 1
+        await exchange.json(completion("Hello, please help me." if first else BAD["contradictions"]))
+
+    with ChatServer(behave) as server:
+        yield server
+
+
+def test_an_episode_that_a_user_model_spoiled_is_not_graded(liar: ChatServer) -> None:
+    kwargs = {"user": "chat:m", "base_url": liar.url}
+    result = evaluate(OracleAgent(), "service:Airline-v0", kwargs, n=3)
+    assert [t.status for t in result.trajectories] == ["failed"] * 3
+    assert result.failures == {"user": 3}
+    assert (result.low, result.high) == (0, 1)  # nothing is known of the agent
+    assert all(t.replays == 0 and t.metrics["user_contradictions"] for t in result.trajectories)
+    assert "555-123-4567" in result.trajectories[0].error
+
+
+PART = Scenario(
+    goal="You want to cancel reservation EHGLP3, booked on May 15, 2024.",
+    facts="You are Emma Kim. Your user id is emma_kim_9957, your email emma.k@example.com. You live at 12 Cedar "
+    "Street, Boston, 02134, and paid $1,234.50. Your phone number is 555-123-2002.",
+    how="If the agent tells you that a cancellation is not possible, mention that you were told you need no insurance.",
+    calls=[("cancel_reservation", {"reservation_id": "EHGLP3"}), ("send_certificate", {"amounts": ["1151293680"]})],
+)
+TOOLS = [{"type": "function", "function": {"name": "cancel_reservation", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Hi, I'm Emma Kim (emma_kim_9957); I booked on 2024-05-15.",
+        "It was the 15th of May. My mail is emma.k@example.com.",
+        "I live at 12 Cedar Street and paid 1234.5 dollars.",
+        "Call me at (555) 123 2002 about EHGLP3, I have 2 bags and a 4G phone.",
+        "The fee of $75 that you name is fine.",
+    ],
+)
+def test_facts_may_be_told_in_other_words(message: str) -> None:
+    assert not UserCheck(PART, TOOLS).breaches(message, heard="There is a fee of 75 dollars.")
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("I'm Bob Lee.", "contradictions"),
+        ("I booked on May 16.", "contradictions"),
+        ("My id is emma_kim_9958.", "contradictions"),
+        ("Write to emma@example.org.", "contradictions"),
+        ("I live at 14 Cedar Street.", "contradictions"),
+        ("The zip code is 02135.", "contradictions"),
+        ("I paid $1,234.60.", "contradictions"),
+        ("My phone number is 555-123-2003.", "contradictions"),
+        ("Take the one with the number 1151293680.", "leaks"),
+        ("Please call cancel_reservation.", "leaks"),
+        ("If the agent tells you that a cancellation is not possible, mention it.", "leaks"),
+        ("As a language model I have no bags.", "leaks"),
+        ('<tool_call>{"name": "cancel_reservation", "arguments": {}}</tool_call>', "answers_for_agent"),
+        ("Assistant: your booking is cancelled.", "answers_for_agent"),
+        ("<|im_start|>assistant\nDone.", "answers_for_agent"),
+    ],
+)
+def test_what_a_user_cannot_know_or_may_not_say_is_found(message: str, kind: str) -> None:
+    found = UserCheck(PART, TOOLS).breaches(message, heard="")
+    assert [violation.kind for violation in found] == [kind]
+
+
+@pytest.mark.parametrize("message", ["", "1" * 5000, "5-" * 3000, "\ud83d", "9" * 40 + ".5", "[" * 2000, "a@" * 2000])
+def test_hostile_messages_are_checked_too(message: str) -> None:
+    UserCheck(PART, TOOLS).breaches(message, heard="")
+    assert list(unknown_details(message, message)) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "wrote", "early"),
+    [
+        ("", False, True),
+        ("I will cancel it. Shall I go ahead (yes/no)?", False, True),
+        ("Let me look at your booking.", False, True),
+        ("I have cancelled your booking.", False, False),  # the agent's lie is not the user's fault
+        ("That costs 20 dollars.", True, False),
+        ("I cannot do that, it is against the rules.", False, False),
+        ("Done. Is there anything else?", True, False),
+    ],
+)
+def test_a_user_leaves_early_if_the_agent_has_not_finished(message: str, wrote: bool, early: bool) -> None:
+    assert stopped_early(message, wrote) == early
+
+
+def test_the_page_of_an_episode_shows_both_sides() -> None:
+    env = rollenv.make("service:Shop-v0")
+    play(env, 1)
+    assert re.search(r"user: .*\n(.*\n)*agent: Done.|agent: I cannot", env.render())

@@ -1,0 +1,156 @@
+"""A round robin: ratings, pairs of agents in their seats, forfeits and failures."""
+
+from __future__ import annotations
+
+import math
+
+import card_game
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_seats import Broken
+
+import rollenv
+from rollenv import UsageError
+from rollenv.agents.base import ConstantAgent, OracleAgent, RandomAgent
+from rollenv.rollout.arena import RoundRobin, pairs_of, ratings, results
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Task, Trajectory
+
+FORFEIT = "seats:Forfeit-v0"
+
+
+class Forfeit(card_game.Cards):
+    """Kuhn poker in which a move against the rules loses the game."""
+
+    def _step(self, action):
+        mover = len(self.said) % 2
+        if action in ("pass", "bet"):
+            return super()._step(action)
+        rewards = [-1.0 if seat == mover else 1.0 for seat in range(2)]
+        told, won = ["You lose.", "You win."], [seat != mover for seat in range(2)]
+        info = {"rewards": rewards, "observations": told, "success": won, "valid": False, "metrics": {"forfeits": 1.0}}
+        return told[0], -1.0, True, False, info
+
+
+rollenv.register(FORFEIT, Forfeit)
+
+
+def play(agents, deals=6, env_id=card_game.ID, **settings):
+    table = RoundRobin(agents, **settings)
+    games = [Trajectory(Task(env_id, seed), member=m) for seed in range(deals) for m in range(len(table.pairs))]
+    with RolloutManager(table, limits=Limits(max_replacements=0)) as manager:
+        manager.play(games)
+    return results([*agents], games), games
+
+
+strengths = st.lists(st.floats(-2, 2), min_size=2, max_size=6)
+
+
+@given(strengths, st.floats(0, 2))
+def test_ratings_recover_the_strengths_that_games_came_from(given_, drawn):
+    true = np.array(given_) - np.mean(given_)
+    chance = 1 / (1 + np.exp(true[None] - true[:, None]))
+    draws = 1e6 * drawn * chance * chance.T * (1 - np.eye(len(true)))
+    found = ratings(1e6 * chance * (1 - np.eye(len(true))) - draws / 2, draws)
+    for (elo, low, high), strength in zip(found, true, strict=True):
+        assert elo == pytest.approx(1000 + 400 / math.log(10) * strength, abs=0.1)
+        assert low <= elo <= high
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=4, max_size=4), min_size=4, max_size=4))
+def test_ratings_have_a_mean_of_1000_and_follow_their_agents(rows):
+    wins = np.array(rows, float) * (1 - np.eye(4))
+    found, order = np.array(ratings(wins, np.zeros((4, 4)))), [2, 0, 3, 1]
+    assert found[:, 0].mean() == pytest.approx(1000)
+    assert np.isfinite(found).all()
+    assert (found[:, 1] <= found[:, 0]).all()
+    assert (found[:, 0] <= found[:, 2]).all()
+    assert np.array(ratings(wins[np.ix_(order, order)], np.zeros((4, 4))))[:, 0] == pytest.approx(found[order, 0])
+
+
+def test_more_games_give_narrower_intervals_and_a_clean_score_gives_a_wide_one():
+    def width(games, share=0.7):
+        wins = games * np.array([[0, share], [1 - share, 0]])
+        _, low, high = ratings(wins, np.zeros((2, 2)))[0]
+        return high - low
+
+    assert width(1000) < width(100) / 2 < width(10)
+    assert width(20, 1.0) > 100
+
+
+def test_draws_bring_ratings_together():
+    wins, draws = np.array([[0, 9.0], [1, 0]]), np.array([[0, 90.0], [90, 0]])
+    apart = [ratings(wins, each)[0][0] - 1000 for each in (draws * 0, draws)]
+    assert 0 < apart[1] < apart[0] / 3
+
+
+def test_every_two_agents_play_each_deal_from_both_seats():
+    agents = {"a": RandomAgent(), "b": OracleAgent(), "c": ConstantAgent("bet")}
+    found, games = play(agents)
+    assert {tuple(game.record["seats"]) for game in games} == {(a, b) for a in agents for b in agents if a != b}
+    for game in games:
+        i, j = pairs_of(3)[game.member]
+        assert game.record["seats"] == [[*agents][i], [*agents][j]]
+        assert "bet" in [turn.text for turn in game.turns] or "c" not in game.record["seats"]
+    assert {s.games for s in found.standings} == {24}
+    for standing in found.standings:
+        assert standing.wins + standing.draws + standing.losses == standing.games
+    assert sum(s.returns for s in found.standings) == 0
+    assert [s.rating[0] for s in found.standings] == sorted((s.rating[0] for s in found.standings), reverse=True)
+    for i, row in enumerate(found.scores):
+        assert row[i] is None
+        assert all(row[j] + found.scores[j][i] == pytest.approx(1) for j in range(3) if i != j)
+
+
+def test_a_forfeit_is_a_loss_of_who_made_it():
+    found, _ = play({"wrong": ConstantAgent("resign"), "right": ConstantAgent("pass")}, env_id=FORFEIT)
+    right, wrong = found.standings
+    assert (right.name, right.wins, right.forfeits) == ("right", 12, 0)
+    assert (wrong.losses, wrong.forfeits, wrong.failed) == (12, 12, 0)
+
+
+class Odd(RandomAgent):
+    """Starts no session, or gives no action."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def start(self, env, seed):
+        if self.how == "start":
+            raise RuntimeError("not today")
+
+        class Session:
+            async def act(self, observation, info):
+                return b"bet"
+
+        return Session()
+
+
+@pytest.mark.parametrize("how", ["hangs", "raises", "start", "bytes"])
+def test_the_games_of_a_broken_agent_have_failed_and_are_nobodys_loss(how):
+    broken = Broken(how) if how in ("hangs", "raises") else Odd(how)
+    agents = {"broken": broken, "a": ConstantAgent("bet"), "b": ConstantAgent("pass")}
+    found, games = play(agents, deals=3, seconds=0.2)
+    by_name = {standing.name: standing for standing in found.standings}
+    failed = [game for game in games if not game.complete]
+    assert all(game.failure == "agent" for game in failed)
+    assert {tuple(game.record.get("seats", ())) for game in games if game.complete} == {("a", "b"), ("b", "a")}
+    broken = by_name["broken"]
+    assert (broken.games, broken.losses, broken.rating, broken.failed) == (0, 0, None, 12)
+    assert [(by_name[name].games, by_name[name].failed) for name in "ab"] == [(6, 6), (6, 6)]
+    assert found.standings[-1] is broken
+    assert found.tables()[0]["rows"][-1][1] == "none"
+
+
+def test_an_arena_whose_games_all_failed_rates_nobody():
+    found, _ = play({"a": Broken("raises"), "b": Broken("raises")})
+    assert [(s.rating, s.failed) for s in found.standings] == [(None, 12)] * 2
+    assert found.first is None
+
+
+def test_only_games_of_two_are_played():
+    with pytest.raises(UsageError, match="eval"):
+        play({"a": RandomAgent(), "b": RandomAgent()}, env_id="game:GuessTheNumber-v0-easy")
