@@ -15,7 +15,7 @@ Kind = Literal["contradictions", "leaks", "premature_stop", "answers_for_agent"]
 KINDS: tuple[Kind, ...] = ("contradictions", "leaks", "premature_stop", "answers_for_agent")
 
 
-class Violation(NamedTuple):
+class Breach(NamedTuple):
     """A message of a user that spoils an episode."""
 
     kind: Kind
@@ -97,7 +97,7 @@ class UserCheck:
         self.agents = names - set(own)
         self.reference = {str(value).lower().lstrip("#") for _, args in scenario.calls for value in _values(args)}
 
-    def violations(self, message: str, heard: str) -> list[Violation]:
+    def violations(self, message: str, heard: str) -> list[Breach]:
         """Return what a message does that the user may not.
 
         Args:
@@ -108,18 +108,18 @@ class UserCheck:
         known = "\n".join((part.persona, part.goal, part.facts, part.unknown, part.how, heard))
         for claim in unknown_details(message, known):
             kind: Kind = "leaks" if claim.lower().lstrip("#$") in self.reference else "contradictions"
-            found.append(Violation(kind, claim))
+            found.append(Breach(kind, claim))
         named = [name for name in self.agents if "_" in name and re.search(rf"\b{name}\b", message)]
         calls = [call.name for call in find_calls(message, schemas=self.functions)[0] if call.name in self.agents]
         speaker = _SPEAKER.search(message)
         if calls or speaker:
-            found.append(Violation("answers_for_agent", calls[0] if calls else str(speaker and speaker[0])))
+            found.append(Breach("answers_for_agent", calls[0] if calls else str(speaker and speaker[0])))
         elif named:
-            found.append(Violation("leaks", named[0]))
+            found.append(Breach("leaks", named[0]))
         if role := _ROLE.search(message):
-            found.append(Violation("leaks", role[0]))
+            found.append(Breach("leaks", role[0]))
         if quoted := quotation(message, part.how):
-            found.append(Violation("leaks", quoted))
+            found.append(Breach("leaks", quoted))
         return found
 
 

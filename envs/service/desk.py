@@ -197,7 +197,7 @@ class DeskEnv(ServiceEnv):
         owner = records[chosen][owner_field]
         name, persona = world.state[desk.people][owner]["name"], rng.choice(list(_PERSONAS))
         told, asks = rng.random() < 0.5, rng.choice(wish.asks).format(desk.thing(world.state, records[chosen]))
-        facts = [(("name", "who"), f"I am {name}.")]
+        facts: list[tuple[Sequence[str], str]] = [(("name", "who"), f"I am {name}.")]
         act = (wish.function, item)
         if wish.argument:
             value = wish.value(rng)

@@ -209,7 +209,7 @@ def test_facts_may_be_told_in_other_words(message: str) -> None:
 )
 def test_what_a_user_cannot_know_or_may_not_say_is_found(message: str, kind: str) -> None:
     found = UserCheck(PART, TOOLS).violations(message, heard="")
-    assert [violation.kind for violation in found] == [kind]
+    assert [breach.kind for breach in found] == [kind]
 
 
 @pytest.mark.parametrize("message", ["", "1" * 5000, "5-" * 3000, "\ud83d", "9" * 40 + ".5", "[" * 2000, "a@" * 2000])
