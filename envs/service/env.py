@@ -12,7 +12,7 @@ from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import Backend
 from rollenv.core.tools.calls import call_instructions, find_calls
-from rollenv.envs.service.check import KINDS, Kind, Scenario, UserCheck, Breach, stopped_early
+from rollenv.envs.service.check import KINDS, Breach, Kind, Scenario, UserCheck, stopped_early
 from rollenv.envs.service.users import ENDS, STOP, TRANSFER, Heard, UserPlayer, clean, player_of
 from rollenv.envs.tools.base import Problem, ToolEnv, User, UserReply
 
