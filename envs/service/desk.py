@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
-from rollenv.core.tools.backend import ToolError, tool
+from rollenv.core.tools.backend import Answer, ToolError, tool
 from rollenv.core.tools.calls import find_calls
 from rollenv.envs.service.check import Scenario
 from rollenv.envs.service.env import ScriptedPlayer, ServiceEnv, ServiceProblem
@@ -163,7 +163,8 @@ class DeskEnv(ServiceEnv):
     """The desk of a shop or an airline: a customer wants one thing, which a rule may forbid.
 
     Customers differ in persona and phrasing, and in what they say before they are asked. A task is solved if the final
-    state is right, and the last message refuses if and only if the rule forbids the request.
+    state is right, the agent has looked at what the request is about, and the last message refuses if and only if the
+    rule forbids the request.
 
     Args:
         desk: ``shop`` or ``airline``.
@@ -197,7 +198,7 @@ class DeskEnv(ServiceEnv):
         owner = records[chosen][owner_field]
         name, persona = world.state[desk.people][owner]["name"], rng.choice(list(_PERSONAS))
         told, asks = rng.random() < 0.5, rng.choice(wish.asks).format(desk.thing(world.state, records[chosen]))
-        facts: list[tuple[tuple[str, ...], str]] = [(("name", "who"), f"I am {name}.")]
+        facts: list[tuple[Sequence[str], str]] = [(("name", "who"), f"I am {name}.")]
         act = (wish.function, item)
         if wish.argument:
             value = wish.value(rng)
@@ -226,7 +227,13 @@ class DeskEnv(ServiceEnv):
 
     def answered(self, problem: Problem) -> list[bool]:
         last = self.messages[-1] if self.messages else ""
-        return [refuses(last) == problem.refused]  # type: ignore[attr-defined]
+        return [self.looked, refuses(last) == problem.refused]  # type: ignore[attr-defined]
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
+        answer = super()._call(name, arguments)
+        wanted = self.scenario.calls[-1][1].items()
+        self.looked |= name == DESKS[self.desk].get and not answer.failed and arguments.items() <= wanted
+        return answer
 
     def _brief_line(self) -> str:
         said = [each["content"] for each in self.heard if each["role"] == "assistant"]
@@ -235,6 +242,7 @@ class DeskEnv(ServiceEnv):
     def _fresh(self) -> None:
         super()._fresh()
         self.done: list[str] = []
+        self.looked = False
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         observation, info = super()._reset(options)
@@ -250,7 +258,7 @@ class DeskEnv(ServiceEnv):
             ]
         return self._brief_line() if self.brief and not self.mover else shown, reward, terminated, truncated, info
 
-    _KEPT = (*ServiceEnv._KEPT, "done")
+    _KEPT = (*ServiceEnv._KEPT, "done", "looked")
 
 
 def _values(data: Any) -> str:

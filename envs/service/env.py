@@ -30,6 +30,8 @@ _SAID: Mapping[Kind, str] = {
     "answers_for_agent": "spoke for the agent",
 }
 _OVER = "The conversation is over."
+#: Longest message, in characters; the rest is cut off.
+_LONGEST = 10_000
 #: Maximum number of calls of a user between two messages.
 _MOST_CALLS = 20
 
@@ -144,7 +146,7 @@ class ServiceEnv(ToolEnv):
 
     def _take(self, action: str) -> UserReply | None:
         """Carry out an action of the user; None if it was calls, whose results they have heard."""
-        action = clean(action)
+        action = clean(action[:_LONGEST])
         self.heard.append({"role": "assistant", "content": action})
         own, backend = self._user_schemas(), self.current.backend
         found = find_calls(action, self.calls, own)[0] if own else []
@@ -189,7 +191,7 @@ class ServiceEnv(ToolEnv):
         return bool(self.changes())
 
     def _reply(self, message: str) -> UserReply:
-        self._hears(message or "(The agent says nothing.)")
+        self._hears(message[:_LONGEST] or "(The agent says nothing.)")
         if self.gone:
             return UserReply("", ends=True)
         if self.players == 2:
@@ -256,14 +258,16 @@ class ServiceEnv(ToolEnv):
         return self.action_rng.choice(("Yes.", "I do not know.", "What do you need?", f"Thank you. {STOP}"))
 
     def render(self) -> str:
-        """Return the user's goal, the changes of the state, and the conversation; empty before the first reset."""
+        """Return the user's goal, the changes of the state, the conversation, and what the agent saw last."""
         if self._current is None:
             return ""
         changed = "\n".join(map(str, self.changes())) or "(nothing has changed)"
         said = [f"{'user' if each['role'] == 'assistant' else 'agent'}: {each['content']}" for each in self.heard[1:]]
-        return "\n".join([f"Task {self.key}: {self.scenario.goal}", "", changed, "", *said])
+        return "\n".join([f"Task {self.key}: {self.scenario.goal}", "", changed, "", *said, "", self.last]).rstrip()
 
     def state_key(self) -> str:
+        if self.players == 1:
+            return super().state_key()
         known = self.heard if self.mover else self.seen
         written = json.dumps([self.mover, self.key, known])
         return hashlib.blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

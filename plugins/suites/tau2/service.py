@@ -177,6 +177,10 @@ class Tau2Env(ServiceEnv):
             info["metrics"] |= {name: value if ended else 0.0 for name, value in self.judged.items()}
         return (*result, info)  # type: ignore[return-value]
 
+    def render(self) -> str:
+        made = self._current.backend.made if self._current else ()  # type: ignore[attr-defined]
+        return "\n".join([super().render(), *(f"{call.requestor}'s call: {call.name}" for call in made)])
+
     def closing(self) -> str:
         return "That is done."
 

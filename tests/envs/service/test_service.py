@@ -64,19 +64,24 @@ def test_customers_vary_and_the_splits_share_no_task(desk: str) -> None:
     assert not parts["train"] & parts["test"]
 
 
-def test_a_refusal_is_right_if_and_only_if_the_rule_forbids_the_request() -> None:
+def test_a_refusal_is_right_if_and_only_if_the_rule_forbids_what_was_looked_at() -> None:
     env = rollenv.make("service:Shop-v0")
-    ends = {"I cannot do that.": 0, "Done.": 0}
+    won = {"I cannot do that.": 0, "Done.": 0}
     for seed in range(60):
         env.reset(seed)
-        wanted = env.unwrapped.current.plan[-1]
-        for end in ends:
+        plan = env.unwrapped.current.plan
+        for end in won:
             env.reset(seed)
             *_, info = env.step(end)
-            assert info["success"] <= (end == wanted)
-            ends[end] += info["success"]
-    assert ends["Done."] == 0  # nothing was done
-    assert ends["I cannot do that."] > 5
+            assert info["success"] is False  # nothing was looked at
+            env.reset(seed)
+            while "get_order" not in (action := env.oracle_action()):
+                env.step(action)
+            env.step(action)
+            *_, info = env.step(end)
+            assert info["success"] == (end == plan[-1] == "I cannot do that.")
+            won[end] += info["success"]
+    assert won["I cannot do that."] > 5
 
 
 def test_each_seat_sees_its_own_part_and_both_are_paid() -> None:
@@ -209,7 +214,7 @@ def test_facts_may_be_told_in_other_words(message: str) -> None:
 )
 def test_what_a_user_cannot_know_or_may_not_say_is_found(message: str, kind: str) -> None:
     found = UserCheck(PART, TOOLS).breaches(message, heard="")
-    assert [violation.kind for violation in found] == [kind]
+    assert [breach.kind for breach in found] == [kind]
 
 
 @pytest.mark.parametrize("message", ["", "1" * 5000, "5-" * 3000, "\ud83d", "9" * 40 + ".5", "[" * 2000, "a@" * 2000])
