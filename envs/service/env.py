@@ -166,6 +166,8 @@ class ServiceEnv(ToolEnv):
         reply = UserReply(text.strip() or "(The user says nothing.)", ends=text != action)
         if self.user != "scripted":
             self._judge_user(reply)
+            if not action.strip():
+                self.spoiled = self.spoiled or "the user said nothing"
         return reply
 
     @property
