@@ -289,7 +289,7 @@ def test_curves_are_smoothed_clipped_and_leave_out_what_is_not_finite(show: Open
     tab.get_by_label("Clip outliers").uncheck()
     assert "beyond the scale" not in loss.inner_text()
     loss.locator(".help").hover()
-    assert "policy-gradient" in tab.inner_text("#tip")
+    assert "held out" in tab.inner_text("#tip")
     tab.get_by_text("More metrics").click()
     expect(tab.locator(".chart", has_text="my/own")).to_have_count(1)
 
@@ -345,7 +345,15 @@ DAMAGED = '\x00\nnull\n{"task": 5}\n{"task": {}, "turns": [null, 5, {}, {"reward
         ({"metrics.jsonl": '{"iteration": 0}\n{"iteration": NaN, "loss": NaN}\n[]\n'}, [], 0),
         ({}, [NOT_STARTED], 1),
         ({}, [trajectory()], 1),
-        ({"eval.json": "[1", "result.json": '{"success": "x", "pass_at": {"1": 2}}'}, [trajectory(), DAMAGED], 2),
+        (
+            {
+                "eval.json": "[1",
+                "result.json": '{"success": "x", "pass_at": {"1": 2}, "remarks": [5, ["red", 7]], '
+                '"tables": [3, {"rows": [1, 2]}, {"rows": [["a"], [5]]}]}',
+            },
+            [trajectory(), DAMAGED],
+            2,
+        ),
     ],
     ids=["empty", "only_metrics", "nothing_played", "one", "damaged"],
 )
@@ -437,6 +445,23 @@ def test_plain_data_is_json_that_cannot_end_a_script():
     assert len(clip("x" * 10**6)) < LONGEST + 100
     for a, b, n in (("", "", 0), ("abc", "abd", 2), ("abc", "abc", 3), ("abc", "abcdef", 3), ("x", "y", 0)):
         assert shared_start(a, b) == shared_start(b, a) == n
+
+
+def test_a_game_names_who_plays_and_who_moves(show: Open, tmp_path: Path):
+    game = trajectory(turns=3)
+    game.record["seats"] = ["random", HOSTILE]
+    game.turns[1].player = 1
+    run = keep(tmp_path / "run", game)
+    (run / "eval.json").write_text(json.dumps({"members": ["random against <b>"]}))
+    tab = show(page_of(run))
+    assert "random against <b>" in tab.inner_text(".player h3")
+    assert "to random (seat 0)" in tab.inner_text(".said")
+    tab.get_by_label("Next turn").click()
+    assert "javascript:alert(1)" in tab.inner_text(".said")
+    tab.get_by_role("searchbox").fill("against <b>")
+    assert rows(tab) == 1
+    tab.get_by_role("searchbox").fill("oracle")
+    assert rows(tab) == 0
 
 
 # -- several runs, the command -----------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records import storage
-from rollenv.rollout.records.stored import stored_episodes
-from rollenv.rollout.types import Group
+from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import PairedPreference, Preference
@@ -91,19 +90,14 @@ def _demonstrate(batches: StoredBatches, agent: LocalAgent, file: Path, report: 
     """Play the expert's episodes and keep them in a file, unless an earlier process has."""
     if file.exists():
         return
-    wanted, partial = batches.settings.episodes, file.with_suffix(".partial.jsonl")
-    partial.unlink(missing_ok=True)
+    wanted, played = batches.settings.episodes, list[Trajectory]()
     manager = batches.manager.with_agent(Demonstrator(agent, batches.settings.noise))
-    done, failed = 0, 0
-    with storage.JsonlWriter(partial) as out:
-        while done < wanted:
-            for group in manager.batch(batches.tasks, min(_CHUNK, wanted - done)):
-                for trajectory in group:
-                    failed += not trajectory.complete
-                    out.write(trajectory)
-                done += 1
-            report("demonstrations", done, wanted, {})
-            if failed == done:
-                why = next(t.error for t in stored_episodes(partial))
-                raise UsageError(f"the expert finished none of {done} episodes: {why}")
+    while len(played) < wanted:
+        played += [t for group in manager.batch(batches.tasks, min(_CHUNK, wanted - len(played))) for t in group]
+        report("demonstrations", len(played), wanted, {})
+        if not any(t.complete for t in played):
+            raise UsageError(f"the expert finished none of {len(played)} episodes: {played[0].error}")
+    partial = file.with_suffix(".partial.jsonl")
+    partial.unlink(missing_ok=True)
+    storage.write(partial, played)
     partial.replace(file)

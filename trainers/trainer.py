@@ -333,7 +333,8 @@ class Trainer:
                     mean = sum(t.reward for t in result.trajectories) / len(result.trajectories)
                     metrics[f"eval/{part.name}trained_reward"] = mean
             for name in self.config.eval.measures:
-                found = function_at(name, "eval.measures", self.run.path)(player, self.config)
+                config = self.config.model_copy(update={"run_dir": str(self.run.path)})
+                found = function_at(name, "eval.measures", self.run.path)(player, config)
                 metrics |= {f"eval/{key}": float(value) for key, value in found.items()}
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens

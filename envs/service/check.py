@@ -97,7 +97,7 @@ class UserCheck:
         self.agents = names - set(own)
         self.reference = {str(value).lower().lstrip("#") for _, args in scenario.calls for value in _values(args)}
 
-    def violations(self, message: str, heard: str) -> list[Breach]:
+    def breaches(self, message: str, heard: str) -> list[Breach]:
         """Return what a message does that the user may not.
 
         Args:

@@ -178,7 +178,7 @@ class ServiceEnv(ToolEnv):
 
     def _judge_user(self, reply: UserReply) -> None:
         heard = "\n".join(each["content"] for each in self.heard[1:] if each["role"] == "user")
-        found = self._check.violations(reply.text, heard)
+        found = self._check.breaches(reply.text, heard)
         last = self.messages[-1] if self.messages else ""
         again = last in self.messages[:-1]  # a user may leave an agent who repeats themselves
         if reply.ends and not again and stopped_early(last, self.wrote()) and not self.judge(self.current).success:

@@ -36,11 +36,11 @@ _FILE = "policies.jsonl"
 
 
 def exploitability(agent: Agent, config: Any) -> dict[str, float]:
-    """Measure how much a best response wins against the agent, and against the average of all evaluations so far.
+    """Measure how much a best response wins against the agent, and against the average of its later evaluations.
 
     Half of OpenSpiel's NashConv: 0 in an equilibrium. The average is the one of fictitious self-play (Heinrich, Lanctot
-    and Silver 2015, theorem 7): in each information state, policies are weighted by their own probability of getting
-    there.
+    and Silver 2015, theorem 7) over the later half of the evaluations so far: in each information state, policies are
+    weighted by their own probability of getting there.
 
     Args:
         config: a :class:`~rollenv.trainers.TrainConfig`, or what has its ``env`` and ``run_dir``. With the latter, the
@@ -57,9 +57,10 @@ def exploitability(agent: Agent, config: Any) -> dict[str, float]:
     places = information_states(env.game)
     policy, legal = policy_of(agent, env, places)
     policies = [*_kept(config, getattr(agent, "version", None) or 0, policy), policy]
+    later = policies[len(policies) // 2 :]
     return {
         "exploitability": exploitability_of(env.game, policy),
-        "average_exploitability": exploitability_of(env.game, average(policies, places)),
+        "average_exploitability": exploitability_of(env.game, average(later, places)),
         "illegal": 1 - legal,
     }
 

@@ -128,15 +128,26 @@ class OpenSpiel(Table):
         game: OpenSpiel's name of the game, also with parameters: ``kuhn_poker(players=3)``.
         action_format: the form of moves that are sampled and asked for: in a ``boxed``, ``bare``, or the ``number``
             alone.
+        opening: most moves that are drawn at random before the players begin, so that training sees more positions
+            than the players choose; a number from 0 to this is drawn.
         parameters: further parameters of the game.
     """
 
     _changed_in_place = ("state", "_met")
 
-    def __init__(self, *, game: str, action_format: Literal["boxed", "bare", "number"] = "boxed", **parameters: Any):
+    def __init__(
+        self,
+        *,
+        game: str,
+        action_format: Literal["boxed", "bare", "number"] = "boxed",
+        opening: int = 0,
+        **parameters: Any,
+    ):
         if action_format not in ("boxed", "bare", "number"):
             raise UsageError(f"action_format must be boxed, bare or number, not {action_format!r}")
-        self.game, self.action_format = load(game, **parameters), action_format
+        if opening < 0:
+            raise UsageError(f"opening must be a number of moves of at least 0, not {opening}")
+        self.game, self.action_format, self.opening = load(game, **parameters), action_format, opening
         kind = self.game.get_type()
         self.name = game.partition("(")[0]
         self.players = self.game.num_players()
@@ -153,6 +164,14 @@ class OpenSpiel(Table):
         self.state = self.game.new_initial_state()
         self._met, self._forfeiter = [False] * self.players, None
         self._deal()
+        for _ in range(self.randint(self.opening + 1) if self.opening else 0):
+            legal = self.state.legal_actions()
+            before = self.state.clone()
+            self.state.apply_action(legal[self.randint(len(legal))])
+            self._deal()
+            if self.state.is_terminal():
+                self.state = before
+                break
         return self._asked()
 
     def _deal(self) -> None:

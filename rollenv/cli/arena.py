@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
@@ -20,6 +18,7 @@ from rollenv.cli.common import (
     console,
     key_values,
     make_agent,
+    print_tables,
     with_agent_options,
 )
 from rollenv.cli.eval import print_failures
@@ -94,7 +93,9 @@ def command(
     if json:
         console.print_json(json_module.dumps(about | arena.to_dict()))
     else:
-        _print(arena.tables(), out)
+        print_tables(arena.tables(), 100)
+        if out is not None:
+            console.print(f"games, page and numbers: {out}", markup=False, soft_wrap=True)
     failures = [t.failure or "unknown" for t in played if not t.complete]
     if failures:
         print_failures(played, {kind: failures.count(kind) for kind in failures})
@@ -135,15 +136,3 @@ def _refuse_unused(options: AgentOptions, chosen: Any) -> None:
     for name, value in (vars(options) | {"concurrency": None}).items():  # of the games, too
         if value not in (None, "") and all(getattr(each, name) in (None, "") for each in chosen):
             raise UsageError(f"--{name.replace('_', '-')} is for none of these agents")
-
-
-def _print(tables: Sequence[dict[str, Any]], out: Path | None) -> None:
-    for each in tables:
-        head, *rows = each["rows"]
-        console.print(each["title"], style="bold", soft_wrap=True)
-        table = Table(*map(escape, head), box=None, padding=(0, 1, 0, 0))
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table)
-    if out is not None:
-        console.print(f"games, page and numbers: {out}", markup=False, soft_wrap=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from rollenv import hub
 from rollenv.core.arguments import value_of
@@ -300,3 +301,24 @@ def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
 def percent(success: float, low: float, high: float) -> str:
     """Format a success rate with its interval."""
     return f"{100 * success:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def print_tables(tables: Iterable[Mapping[str, Any]], most: int = 20) -> None:
+    """Print tables of texts as a page has them: title, and rows with a head; without rows, nothing.
+
+    Args:
+        most: maximum number of rows of each.
+    """
+    from rich.table import Table
+
+    for each in tables:
+        head, *rows = each["rows"]
+        if not rows:
+            continue
+        console.print(each["title"], style="bold", markup=False, soft_wrap=True)
+        table = Table(*map(escape, head), show_header=any(head), box=None, padding=(0, 1, 0, 0))
+        for row in rows[:most]:
+            table.add_row(*map(escape, row))
+        console.print(table)
+        if len(rows) > most:
+            console.print(f"and {len(rows) - most} more")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
@@ -19,6 +18,7 @@ from rollenv.cli.common import (
     console,
     describe_data,
     make_agent,
+    print_tables,
     with_agent_options,
 )
 from rollenv.cli.playing import writes
@@ -27,7 +27,6 @@ from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.cli.train import Display
-    from rollenv.probe.run import ProbeResult
     from rollenv.trainers.config import TrainConfig
 
 SET_HELP = "Setting of the run that is considered, as in `rollenv train`: prompt.examples=5. May be repeated."
@@ -64,8 +63,9 @@ def command(
     actions, or many failed episodes.
     """
     from rollenv.cli.train import Display
-    from rollenv.probe.page import page
+    from rollenv.probe.page import page_result
     from rollenv.probe.run import probe
+    from rollenv.report import write_report
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.records.storage import write
@@ -92,16 +92,26 @@ def command(
             found = probe(
                 config, player, agent, manager, n=n, k=k, seconds=seconds, watch=display.watch, settings=given
             )
+    result = page_result(found)
     with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "probe.json").write_text(json_module.dumps(found.to_dict(), indent=2) + "\n", encoding="utf-8")
-        decode = player.tokenizer.decode if hasattr(player, "tokenizer") else None
-        (folder / "probe.html").write_text(page(found, decode), encoding="utf-8")
+        about = {"env": config.env.id, "agent": agent, "n": len(found.told.tasks), "k": k}
+        if hasattr(player, "tokenizer"):  # so that the page shows prompts as the model reads them
+            player.tokenizer.save_pretrained(folder / "tokenizer")
+            about["policy"] = "local:tokenizer"
+        for name, data in {"probe": found.to_dict(), "result": result, "eval": about}.items():
+            (folder / f"{name}.json").write_text(json_module.dumps(data, indent=2) + "\n", encoding="utf-8")
         write(folder / "episodes.jsonl", found.episodes)
+        write_report([folder], folder / "report.html")
     if json:
         console.print_json(json_module.dumps(found.to_dict()))
     else:
-        _print(found, folder)
+        console.print(f"{found.env_id} with {agent}", markup=False, style="bold")
+        for remark in found.remarks:
+            style = {"red": "bold red", "amber": "yellow", "good": "green"}[remark.level]
+            console.print(remark.text, style=style, markup=False, soft_wrap=True)
+        print_tables(result["tables"][:3])
+        console.print(f"page, numbers and episodes: {folder} ({found.seconds:.0f} s)", markup=False, soft_wrap=True)
     if found.red:
         raise typer.Exit(1)
 
@@ -142,30 +152,3 @@ def _player(env: str, given: list[str], agent: str, options: AgentOptions, displ
     player = initial_agent(config, wrappers, display.watch)
     player.engine.threads = CpuThreads(options.threads or 0)
     return config, player
-
-
-def _print(found: ProbeResult, folder: Path) -> None:
-    from rollenv.probe.teach import SIZES
-    from rollenv.probe.verdict import interval
-
-    told, steps = found.told, found.iteration
-    console.print(f"{found.env_id} with {found.agent}", markup=False, style="bold")
-    for remark in found.remarks:
-        style = {"red": "bold red", "amber": "yellow", "good": "green"}[remark.level]
-        console.print(remark.text, style=style, markup=False, soft_wrap=True)
-    head = ("tasks", "success (95 %)", "reward", *(f"groups of {size} that teach" for size in SIZES), "failed")
-    table = Table(*head, box=None, padding=(0, 1, 0, 0))
-    shares = ["≥ " * (size > found.k) + interval(told.informative(size)) for size in SIZES]
-    failed = str(sum(told.failures.values()))
-    table.add_row(f"{len(told.tasks)} × {found.k}", interval(told.success), f"{told.reward[0]:.3f}", *shares, failed)
-    console.print(table)
-    lines = [f"an iteration of {steps['episodes']} episodes here: {steps['play']:.0f} s of playing"]
-    lines[0] += f" and at most {steps['update']:.0f} s of updating" if steps["update"] else ""
-    if told.cut:
-        lines.append(f"{told.cut} episodes are left out for lack of time (--minutes, --max-tokens)")
-    for a in found.advice:
-        lines.append(f"try {' '.join(a.settings)}: {a.text}")
-    lines += [*filter(None, [found.imitation]), f"train with: {found.command}"]
-    lines.append(f"page, numbers and episodes: {folder} ({found.seconds:.0f} s)")
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)

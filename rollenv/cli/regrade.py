@@ -10,11 +10,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from rollenv.cli.common import console, progress_console
+from rollenv.cli.common import console, print_tables, progress_console
 from rollenv.cli.export import WHERE_HELP
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
@@ -22,9 +20,6 @@ from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.rollout.regrade import Regraded
-
-#: Rows of a printed table; all are in the folder.
-_SHOWN = 20
 
 
 def command(
@@ -127,14 +122,7 @@ def _counts(kinds: Counter[str]) -> str:
 
 
 def _print(counts: str, result: dict[str, Any], folder: Path) -> None:
-    for head, *rows in (table["rows"] for table in result["tables"]):
-        if rows:
-            table = Table(*head, box=None, padding=(0, 1, 0, 0))
-            for row in rows[:_SHOWN]:
-                table.add_row(*map(escape, row))
-            console.print(table)
-        if len(rows) > _SHOWN:
-            console.print(f"and {len(rows) - _SHOWN} more")
+    print_tables(result["tables"])
     console.print(counts)
     if "old_reward" in result:
         text = "reward {old_reward:.3f} -> {new_reward:.3f}, success {old_success:.1%} -> {new_success:.1%}"

@@ -93,7 +93,7 @@ class Env(gymnasium.Env[str, str]):
     spec: Any = None
     #: The keys that ``reset(options=...)`` takes; any other is an error.
     reset_options: frozenset[str] = frozenset()
-    #: Number of players; see docs/concepts. An environment for one has no info["player"].
+    #: Number of players. With several, info["player"] says who moves next (the guide of seats has the contract).
     players: int = 1
 
     #: Attributes that an episode changes in place: a copy of the environment copies these and shares the rest. None

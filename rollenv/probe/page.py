@@ -1,213 +1,78 @@
-"""The page of a probe: self-contained HTML in the look of a run's report, without scripts."""
+"""What the page of a probe shows above its episodes: the verdict, and tables of text."""
 
 from __future__ import annotations
 
-import html
-import json
-from collections.abc import Callable, Iterable, Sequence
-from importlib import resources
+from collections.abc import Iterator
 from typing import Any
 
 from rollenv.probe.run import ProbeResult
-from rollenv.probe.teach import SIZES, Verdict, place
+from rollenv.probe.teach import SIZES
 from rollenv.probe.verdict import interval, percent_of
-from rollenv.report.plain import clip
 from rollenv.report.summary import duration
-from rollenv.rollout.types import Trajectory, Turn
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
-<title>{title}</title><style>
-{style}</style></head>
-<body><main>
-{main}
-</main></body></html>
-"""
-
-#: The classes of the verdicts on tasks.
-_CLASSES: dict[Verdict, str] = {"teaches": "teaches", "too easy": "easy", "too hard": "hard", "failed": "failed"}
-
-#: Episodes to look at, and turns of each.
-_SHOWN, _TURNS = 5, 4
-
-#: Decodes token ids, special tokens included.
-Decode = Callable[[Sequence[int]], str]
 
 
-def page(found: ProbeResult, decode: Decode | None = None) -> str:
-    """Render the page.
+def page_result(found: ProbeResult) -> dict[str, Any]:
+    """Return a probe's numbers as those of an evaluation, with remarks and tables for its page."""
+    told = found.told
+    numbers = dict(zip(("success", "low", "high"), told.success, strict=True))
+    numbers |= {"n": len(told.tasks), "k": found.k, "reward": told.reward[0], "seconds": found.seconds}
+    tables = [{"title": title, "rows": rows} for title, rows in _tables(found)]
+    return numbers | {"remarks": [[remark.level, remark.text] for remark in found.remarks], "tables": tables}
 
-    Args:
-        decode: shows prompts as the model reads them; without it, they are what the environment said.
-    """
-    title = _text(f"Probe: {found.env_id} with {found.agent}")
-    sections = (_tiles, _advice, _tasks, _floors, _lengths, _again)
-    parts = [
-        _tag("h1", title),
-        *(_tag("div", _text(remark.text), f"remark {remark.level}") for remark in found.remarks),
-        *(section(found) for section in sections),
-        _episodes(found, decode),
+
+def _tables(found: ProbeResult) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield titles and rows, the first of which is the head."""
+    told, steps, seen, again = found.told, found.iteration, found.lengths, found.again
+    advice = [[" ".join(each.settings), each.text] for each in found.advice]
+    imitation = [["rollenv sft", found.imitation]] if found.imitation else []
+    yield (
+        "What to do",
+        [
+            ["setting", "why"],
+            *imitation,
+            *advice,
+            [found.command, "a training" + " with the first setting" * bool(advice)],
+        ],
+    )
+
+    numbers = [["tasks × episodes", f"{len(told.tasks)} × {found.k}"], ["success (95 %)", interval(told.success)]]
+    numbers += [
+        [f"groups of {size} that teach (95 %)", "at least " * (size > found.k) + interval(told.informative(size))]
+        for size in SIZES
     ]
-    style = (resources.files("rollenv.report") / "page" / "style.css").read_text(encoding="utf-8")
-    return _PAGE.format(title=title, style=style, main="\n".join(parts))
-
-
-def _text(text: Any) -> str:
-    """Escape a text; control characters and those that turn its direction are shown as their numbers."""
-    return html.escape("".join(c if c.isprintable() or c in "\n\t" else f"⟨{ord(c):X}⟩" for c in str(text)))
-
-
-def _tag(name: str, content: str, kind: str = "", **attributes: str) -> str:
-    """Render an element; ``content`` is HTML."""
-    given = {"class": kind, **attributes}
-    written = "".join(f' {key}="{html.escape(value)}"' for key, value in given.items() if value)
-    return f"<{name}{written}>{content}</{name}>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], kinds: Sequence[str] = ()) -> str:
-    """Render a table; cells are HTML, and ``kinds`` are the classes of the first rows."""
-    written = [_tag("tr", "".join(_tag("th", each) for each in head))]
-    for number, row in enumerate(rows):
-        kind = kinds[number] if number < len(kinds) else ""
-        cells = "".join(_tag("td", cell, "short" if len(cell) < 28 else "") for cell in row)
-        written.append(_tag("tr", cells, kind))
-    return _tag("div", _tag("table", "".join(written)), "card scroll")
-
-
-def _tiles(found: ProbeResult) -> str:
-    told, steps = found.told, found.iteration
-    tiles = [
-        ("Success", interval(told.success), f"{len(told.tasks)} tasks × {found.k}, 95 %"),
-        ("Reward", f"{told.reward[0]:.3g}", f"{told.reward[1]:.3g} to {told.reward[2]:.3g}"),
-        *(
-            (f"Groups of {size} that teach", interval(told.informative(size)), "at least" * (size > found.k))
-            for size in SIZES
-        ),
-        ("Distinct tasks", f"{told.distinct} of {len(told.tasks)}", ""),
-        ("Failed episodes", str(sum(told.failures.values())), "in no rate"),
-        ("Playing an iteration", duration(steps["play"] or 0.0) or "0 s", f"{steps['episodes']} episodes, here"),
-    ]
+    numbers.append(["distinct tasks", f"{told.distinct} of {len(told.tasks)}"])
+    numbers.append(["failed episodes, in no rate", str(sum(told.failures.values()))])
+    numbers.append(["episodes left out for lack of time", str(told.cut)])
+    same = f"{again.episodes - len(again.differences)} of {again.episodes}"
+    numbers.append(["equal when played again in a second process", again.unchecked or same])
+    numbers.append([f"playing an iteration of {steps['episodes']} episodes, here", duration(steps["play"] or 0.0)])
     if steps["update"]:
-        tiles.append(("Updating, at most", duration(steps["update"]), "without the optimizer's step"))
+        numbers.append(["updating, at most, without the optimizer's step", duration(steps["update"])])
     if steps["cost"] is not None:
-        tiles.append(("Cost of an iteration", f"{steps['cost']:.4g}", "by --prices"))
-    cards = [
-        _tag("div", _text(label), "label") + _tag("div", f"{_text(value)} {_tag('small', _text(more))}", "value")
-        for label, value, more in tiles
-    ]
-    left = _tag("p", f"{told.cut} episodes are left out for lack of time.", "small dim") if told.cut else ""
-    return _tag("div", "".join(_tag("div", card, "card tile") for card in cards), "tiles") + left
+        numbers.append(["cost of an iteration, by --prices", f"{steps['cost']:.4g}"])
+    yield "In numbers", [["", ""], *numbers]
 
-
-def _advice(found: ProbeResult) -> str:
-    parts = [_tag("h2", "What to do")]
-    if found.imitation:
-        parts.append(_tag("p", _text(found.imitation)))
-    if rows := [(_tag("code", _text(" ".join(each.settings))), _text(each.text)) for each in found.advice]:
-        parts.append(_table(("setting", "why"), rows))
-    parts.append(_tag("p", _tag("code", _text(found.command))))
-    return "".join(parts)
-
-
-def _tasks(found: ProbeResult) -> str:
-    told = found.told
-    counts = {verdict: told.count(verdict) for verdict in _CLASSES}
-    bar = "".join(_tag("i", "", _CLASSES[verdict], style=f"flex: {n}") for verdict, n in counts.items() if n)
-    legend = "".join(_tag("span", "", f"swatch {_CLASSES[v]}") + f"{v} {n}" for v, n in counts.items())
-    columns = []
-    for t in sorted(told.tasks, key=lambda t: (t.verdict == "failed", -t.solved, -t.reward)):
-        about = (
-            f"{t.task}: {t.solved} of {len(t.rewards)} solved, reward {t.reward:.3g}, {t.failed} failed: {t.verdict}"
-        )
-        height = 100 * t.solved / max(len(t.rewards), 1)
-        columns.append(
-            _tag("span", _tag("i", "", _CLASSES[t.verdict], style=f"height: {height:.0f}%"), "task", title=about)
-        )
-    how = (
-        "Each column is a task, filled by its success; its numbers are under the pointer and in probe.json. A group "
-        f"teaches if its rewards differ. For each task with k = {found.k} episodes, of which c had the same reward, a "
-        "group of G teaches with 1 − Σ C(c, G) / C(k, G), which for two rewards estimates 1 − p^G − (1 − p)^G; for "
-        "G > k the value of k is a lower bound. Shown are means over tasks."
-    )
-    head = _tag("div", f"{len(told.tasks)} tasks{legend}", "small") + _tag("div", bar, "bar")
-    return _tag("h2", "Tasks") + _tag("div", head + "".join(columns) + _tag("p", _text(how), "small dim"), "card")
-
-
-def _floors(found: ProbeResult) -> str:
-    told = found.told
-
-    def row(name: str, success: Any, reward: float, episodes: int, above: str) -> Sequence[str]:
-        meter = _tag("div", _tag("i", "", style=f"width: {100 * success[0]:.1f}%"), "meter")
-        return _text(name), interval(success), meter, f"{reward:.3g}", str(episodes), above
-
-    ordered = sorted(found.floors, key=lambda f: (not f.above, -f.success[0], -f.reward))
-    rows = [row(f.name, f.success, f.reward, f.episodes, f.above) for f in ordered]
-    high, played = sum(bool(f.above) for f in ordered), sum(len(t.rewards) for t in told.tasks)
-    rows.insert(high, row(f"the model, {found.agent}", told.success, told.reward[0], played, ""))
-    table = _table(("who", "success (95 %)", "", "reward", "episodes", ""), rows, [*["red"] * high, "model"])
-    return _tag("h2", "Floors: what is earned without skill") + table
-
-
-def _lengths(found: ProbeResult) -> str:
-    seen = found.lengths
-    measured = [(name, values) for name, values in seen.items() if isinstance(values, list)]
+    model = [f"the model, {found.agent}", interval(told.success), f"{told.reward[0]:.3g}"]
     rows = [
-        (name, *(f"{value:,.0f}" for value in values), f"{found.limits.get(name, '')}") for name, values in measured
+        [f.name, interval(f.success), f"{f.reward:.3g}", str(f.episodes), f.above]
+        for f in sorted(found.floors, key=lambda f: (not f.above, -f.success[0], -f.reward))
     ]
-    text = (
-        f"{percent_of(seen['answers_cut'])} of the answers end at the limit of tokens; {percent_of(seen['truncated'])} "
-        f"of the episodes are cut by a limit, {percent_of(seen['full'])} because the next prompt does not fit."
-    )
-    table = _table(("", "median", "95 %", "largest", "limit"), rows)
-    return _tag("h2", "Lengths") + table + _tag("p", text, "small dim")
+    rows.insert(sum(bool(f.above) for f in found.floors), [*model, str(sum(len(t.rewards) for t in told.tasks)), ""])
+    yield "Floors: what is earned without skill", [["who", "success (95 %)", "reward", "episodes", ""], *rows]
 
+    rows = [
+        [t.task, f"{t.solved} of {len(t.rewards)}", f"{t.reward:.3g}", str(t.failed), t.verdict]
+        for t in sorted(told.tasks, key=lambda t: (t.verdict == "failed", -t.solved, -t.reward))
+    ]
+    yield "Tasks; one teaches if its rewards differ", [["task", "solved", "reward", "failed", ""], *rows]
 
-def _again(found: ProbeResult) -> str:
-    again = found.again
-    text = f"Not checked: {again.unchecked}."
-    if not again.unchecked:
-        same = again.episodes - len(again.differences)
-        text = f"{same} of {again.episodes} episodes gave the same observations and rewards in a second process, and "
-        text += "again when graded there with a clock that is a day ahead."
-    lines = "".join(_tag("li", _text(each)) for each in again.differences)
-    return _tag("h2", "Repeatability") + _tag("p", _text(text)) + _tag("ul", lines)
+    rows = [
+        [name, *(f"{value:,.0f}" for value in values), str(found.limits.get(name, ""))]
+        for name, values in seen.items()
+        if isinstance(values, list)
+    ]
+    text = f"Lengths; {percent_of(seen['answers_cut'])} of the answers end at the limit of tokens, "
+    text += f"{percent_of(seen['truncated'])} of the episodes at a limit, {percent_of(seen['full'])} at that of prompts"
+    yield text, [["", "median", "95 %", "largest", "limit"], *rows]
 
-
-def _episodes(found: ProbeResult, decode: Decode | None) -> str:
-    blocks: list[str] = []
-    for t in shown_episodes(found.episodes):
-        outcome = "solved" if t.success else t.status
-        parts = [_tag("summary", _text(f"{place(t)}: {outcome}, reward {t.reward:.3g}, turns: {len(t.turns)}"))]
-        for turn in t.turns[:_TURNS]:
-            read = decode(turn.prompt_ids) if decode and turn.prompt_ids else _read(turn)
-            said = decode(turn.response_ids) if decode and turn.response_ids else turn.raw or turn.text
-            parts += [
-                _message("the model reads", read),
-                _message(f"it says, reward {turn.reward:.3g}", said, "assistant"),
-            ]
-        end = "at the end" if len(t.turns) <= _TURNS else f"at the end, {len(t.turns) - _TURNS} turns later"
-        parts.append(_message(end, t.error or t.final_observation, "tool"))
-        opened = {} if blocks else {"open": "open"}
-        blocks.append(_tag("details", "".join(parts), "card", style="margin-top: 10px", **opened))
-    return _tag("h2", "Episodes, as the model reads them") + "".join(blocks)
-
-
-def shown_episodes(episodes: Sequence[Trajectory]) -> list[Trajectory]:
-    """Choose episodes to look at: one of each outcome, then others."""
-    kinds: dict[str, Trajectory] = {}
-    for t in episodes:
-        kinds.setdefault("solved" if t.success else t.status, t)
-    rest = [t for t in episodes if all(t is not other for other in kinds.values())]
-    return [*kinds.values(), *rest[:: max(1, len(rest) // _SHOWN)]][:_SHOWN]
-
-
-def _message(who: str, text: str, kind: str = "") -> str:
-    return _tag("div", _tag("div", _text(who), "who") + _tag("pre", _text(clip(text))), f"msg {kind}")
-
-
-def _read(turn: Turn) -> str:
-    """The chat messages of a turn, or what the environment said."""
-    chat = [f"[{m.get('role', '')}] {m.get('content') or json.dumps(m)}" for m in turn.messages]
-    return "\n\n".join(chat) or turn.observation
+    yield "Played again", [["what differs first"], *([each] for each in again.differences)]

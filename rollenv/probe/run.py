@@ -9,7 +9,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rollenv.agents.base import Agent
@@ -76,15 +76,9 @@ class ProbeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers as plain data, without the episodes."""
-        names = [name for name in self.__dataclass_fields__ if name != "episodes"]
-        more = {"told": self.told.to_dict(), "command": self.command}
-        return {name: _plain(getattr(self, name)) for name in names} | more
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        plain = asdict(replace(self, episodes=[]))
+        del plain["episodes"]
+        return plain | {"told": self.told.to_dict(), "command": self.command}
 
 
 def probe(

@@ -106,7 +106,8 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
                 "metrics": plain(run.metrics),
                 "settings": json.dumps(plain(run.settings), indent=2) if run.settings else "",
                 "seeds": plain(run.seeds),
-                "members": plain(run.settings.get("members") or []),
+                "remarks": [each for each in _list(run.result.get("remarks")) if len(_list(each)) == 2],
+                "members": _list(run.settings.get("members")),
                 "note": " ".join(notes),
             }
         )
@@ -119,6 +120,10 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
         "grounds": drawing.grounds(),
         "pieces": drawing.shapes(),
     }
+
+
+def _list(value: Any) -> list[Any]:
+    return plain(value) if isinstance(value, list) else []
 
 
 def page(data: dict[str, Any], shards: Sequence[str]) -> str:

@@ -356,9 +356,9 @@ def _own_tables(run: Run) -> list[dict[str, Any]]:
     found = run.result.get("tables")
     tables = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
     return [
-        {"title": str(each.get("title", "")), "rows": plain(rows[:201])}
+        {"title": str(each.get("title", "")), "rows": [[plain(str(cell)) for cell in row] for row in rows[:201]]}
         for each in tables
-        if isinstance(rows := each.get("rows"), list) and len(rows) > 1
+        if isinstance(rows := each.get("rows"), list) and len(rows) > 1 and all(isinstance(row, list) for row in rows)
     ]
 
 

@@ -15,7 +15,7 @@ from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
 from rollenv.core.registry import ENV_REGISTRY
 from rollenv.probe.floors import first_admissible
-from rollenv.probe.page import page
+from rollenv.probe.page import page_result
 from rollenv.probe.run import probe
 from rollenv.probe.teach import TaskCounts, Taught, informative
 from rollenv.probe.verdict import FloorResult, advice, allowed, judge
@@ -104,14 +104,14 @@ def test_without_time_nothing_is_said():
         probed("Sum", seconds=0.0)
 
 
-def test_the_page_shows_the_faults_first_and_escapes_what_it_shows():
+def test_the_page_has_the_faults_first():
     found = probed("Constant", noise=1.0)
-    html = page(found)
-    assert html.index("remark red") < html.index("remark good") < html.index("Floors")
-    assert "&lt;b&gt;Put&lt;/b&gt;" in html
-    assert "<b>Put" not in html
-    assert "<script" not in html
-    json.dumps(found.to_dict(), allow_nan=False)
+    result = page_result(found)
+    assert [level for level, _ in result["remarks"]] == ["red", "good"]
+    floors = next(table["rows"] for table in result["tables"] if table["title"].startswith("Floors"))
+    assert floors[1][0].endswith("\\boxed{7}")
+    assert floors[1][-1] == "solves more than the model"
+    json.dumps([found.to_dict(), result], allow_nan=False)
 
 
 @pytest.mark.parametrize("fault", ["Sum", "Clock"])
@@ -119,7 +119,9 @@ def test_the_command_writes_a_folder_and_says_by_its_exit_code_whether_to_mend(r
     done = rollenv_command("probe", f"planted:{fault}-v0", "-a", "noisy:0.7", "-n", "6", "-k", "4")
     assert done.returncode == (fault != "Sum"), done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"probe.json", "probe.html", "episodes.jsonl"}
+    page = (folder / "report.html").read_text()
+    assert "Floors: what is earned without skill" in page
+    assert ("do not give the same" in page) == (fault == "Clock")
     assert len((folder / "episodes.jsonl").read_text().splitlines()) == 24
     written = json.loads((folder / "probe.json").read_text())
     assert [len(task["rewards"]) for task in written["told"]["tasks"]] == [4] * 6
@@ -157,6 +159,7 @@ def test_a_model_is_probed_in_tokens(rollenv_command, tmp_path):
     assert done.returncode in (0, 1), done.stderr
     found = json.loads((out / "probe.json").read_text())
     assert found["iteration"]["update"] > 0
+    assert (out / "tokenizer" / "tokenizer.json").is_file()
     assert found["limits"]["tokens of a prompt"] >= found["lengths"]["tokens of a prompt"][2] > 0
     again = rollenv_command("probe", "game:GuessTheNumber-v0-easy", "-a", "random", "--out", str(tmp_path))
     assert again.returncode == 2

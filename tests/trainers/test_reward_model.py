@@ -12,8 +12,10 @@ import pytest
 import tiny_runs
 import torch
 import words
+from typer.testing import CliRunner
 
 from rollenv import UsageError
+from rollenv.cli.main import app
 from rollenv.cli.reward_model import away_of, best_of, config_of
 from rollenv.report.curves import curves_svg
 from rollenv.rollout.records import storage
@@ -176,3 +178,14 @@ def test_curves_are_an_image_with_their_names(points):
     for a, b in itertools.combinations(range(len(points)), 2):
         assert (placed[a][0] < placed[b][0]) == (points[a][0] < points[b][0])
         assert (placed[a][1] > placed[b][1]) == (points[a][1] < points[b][1])  # up is less in an SVG
+
+
+def test_the_best_of_n_is_a_table_and_a_plot_in_the_models_folder(trained, tmp_path):
+    path, pool = trained[0], tmp_path / "pool.jsonl"
+    storage.write(pool, [episode(float(i % 2), 3 + i, task=task) for task in range(2) for i in range(4)])
+    done = CliRunner().invoke(app, ["reward-model", str(path), "--best-of", str(pool)])
+    assert done.exit_code == 0, done.output
+    rows = json.loads((path / "best_of.json").read_text())["best_of"]
+    assert [row["n"] for row in rows] == [1, 2, 4]
+    assert [row["proxy"] for row in rows] == sorted(row["proxy"] for row in rows)
+    assert (path / "best_of.svg").read_text().startswith("<svg")

@@ -42,18 +42,14 @@ class GivenRow:
     kind: Literal["answers", "pair", "label"] = "answers"
 
 
-def read_given_rows(path: Path, *, held_out: bool = False) -> Iterator[GivenRow]:
-    """Yield the rows of a file or folder (.jsonl, .jsonl.gz, .parquet, .csv).
-
-    Args:
-        held_out: take the files whose names say test or validation, instead of the others.
+def read_given_rows(path: Path) -> Iterator[GivenRow]:
+    """Yield the rows of a file or folder (.jsonl, .jsonl.gz, .parquet, .csv) without test and validation files.
 
     Raises:
         UsageError: a row has none of the known shapes; the text has file and row.
     """
     for file in files_at(path):
-        tested = path.is_dir() and split_of(file) not in (None, "train")
-        if tested == held_out:
+        if not path.is_dir() or split_of(file) in (None, "train"):
             for number, row in enumerate(read_file(file), 1):
                 yield given_row(row, f"{file.name}, row {number}")
 

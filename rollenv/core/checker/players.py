@@ -22,7 +22,7 @@ def check_players(subject: Any) -> None:
     for seed in range(subject.episodes):
         observation, info = env.reset(seed)
         actions: tuple[str, ...] = ()
-        over, expert = False, "oracle" in subject.abilities and seed % 2
+        over = False
         while not over:
             mover = info.get("player")
             if type(mover) is not int or not 0 <= mover < env.players:
@@ -31,19 +31,15 @@ def check_players(subject: Any) -> None:
                 known = (env.state_key(), actions)  # equal for deals that differ in what the player cannot know
                 if seen.setdefault(known, observation) != observation:
                     raise Broken(f"player {mover} sees more than its state_key {known[0]!r}: {observation:.200}")
-            action = "x"
-            if "random_action" in subject.abilities:
-                action = env.oracle_action() if expert else env.sample_random_action()
+            action = env.sample_random_action() if "random_action" in subject.abilities else "x"
             actions = (*actions, action)
             observation, reward, terminated, truncated, info = env.step(action)
-            over, paid = terminated or truncated, info.get("rewards") or []
+            over = terminated or truncated
+            paid = info.get("rewards", [float(reward * (seat == mover)) for seat in range(env.players)])
             if not _is_list(paid, env.players, float) or not np.isfinite(paid).all() or paid[mover] != reward:
-                raise Broken(
-                    f"info['rewards'] is {paid!r} and the reward of player {mover} {reward!r}; pay each a float"
-                )
-        if not _is_list(info.get("observations"), env.players, str) or not _is_list(
-            info.get("success"), env.players, bool
-        ):
+                raise Broken(f"info['rewards'] is {paid!r}, the reward of player {mover} {reward!r}; pay each a float")
+        kinds = {"observations": str, "success": bool}
+        if not all(_is_list(info.get(name), env.players, kind) for name, kind in kinds.items()):
             raise Broken("at the end, info['observations'] and info['success'] are a list with each player's")
     env.close()
 

@@ -11,6 +11,7 @@ function tileValue(text) {
 
 function summaryOfOne(run) {
   return el("section", {},
+    ...run.remarks.map(([level, text]) => el("div", {class: `remark ${level}`}, visible(text))),
     el("div", {class: "tiles"}, ...run.tiles.map(([label, text, hint]) =>
       el("div", {class: "card tile"}, el("div", {class: "label"}, label, help(hint)), tileValue(text)))),
     run.note ? el("p", {class: "small dim"}, run.note) : null,

@@ -199,7 +199,7 @@ TOOLS = [{"type": "function", "function": {"name": "cancel_reservation", "parame
     ],
 )
 def test_facts_may_be_told_in_other_words(message: str) -> None:
-    assert not UserCheck(PART, TOOLS).violations(message, heard="There is a fee of 75 dollars.")
+    assert not UserCheck(PART, TOOLS).breaches(message, heard="There is a fee of 75 dollars.")
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_facts_may_be_told_in_other_words(message: str) -> None:
     ],
 )
 def test_what_a_user_cannot_know_or_may_not_say_is_found(message: str, kind: str) -> None:
-    found = UserCheck(PART, TOOLS).violations(message, heard="")
+    found = UserCheck(PART, TOOLS).breaches(message, heard="")
     assert [breach.kind for breach in found] == [kind]
 
 
 @pytest.mark.parametrize("message", ["", "1" * 5000, "5-" * 3000, "\ud83d", "9" * 40 + ".5", "[" * 2000, "a@" * 2000])
 def test_hostile_messages_are_checked_too(message: str) -> None:
-    UserCheck(PART, TOOLS).violations(message, heard="")
+    UserCheck(PART, TOOLS).breaches(message, heard="")
     assert list(unknown_details(message, message)) == []
 
 
