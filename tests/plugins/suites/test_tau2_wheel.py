@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,27 @@ def test_hostile_calls_are_answered() -> None:
 def test_settings_are_checked(given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=next(iter(given)) + "="):
         rollenv.make("tau2:Retail-v0", **given)
+
+
+@pytest.mark.usefixtures("wheel")
+@pytest.mark.parametrize("domain", ["airline", "retail", "telecom"])
+def test_facts_as_they_are_pass_the_check_and_one_wrong_digit_does_not(domain: str) -> None:
+    from rollenv.envs.service.check import Scenario, UserCheck
+    from rollenv.plugins.suites.tau2.env import Customer
+    from rollenv.plugins.suites.tau2.wheel import files_of, tools_of
+
+    functions = [tool.schema for tool in tools_of(domain).values() if tool.requestor == "assistant"]
+    for row in list(files_of(domain).rows.values())[:150]:
+        given = row["user_scenario"]["instructions"]
+        part = Scenario(given["reason_for_call"], given["known_info"] or "", how=given["task_instructions"] or "")
+        check, said = UserCheck(part, functions), Customer(given).parts
+        for key in ("reason_for_call", "known_info"):
+            assert not check.breaches(said[key], ""), row["id"]
+        numbers = list(re.finditer(r"\d{3,}", said["known_info"]))
+        if numbers:
+            last = numbers[-1]
+            wrong = said["known_info"][: last.start()] + str(int(last[0]) + 7).zfill(len(last[0]))
+            assert [breach.kind for breach in check.breaches(wrong, "")] == ["contradictions"], row["id"]
 
 
 def test_without_the_wheel_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
