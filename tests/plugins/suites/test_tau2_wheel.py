@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+sys.path.append(str(Path(__file__).parents[2] / "agents"))
+from chat_server import ChatServer, Exchange, completion
+
 import rollenv
 from rollenv.core.env import Env
 from rollenv.core.errors import MissingExtra, UsageError
@@ -182,3 +185,21 @@ def test_verdicts_are_upstreams() -> None:
                 assert one["upstream"] == one["ours"], (row["id"], kind)
                 won.append(one["ours"])
     assert 0 < sum(won) < len(won)
+
+
+@pytest.mark.usefixtures("wheel")
+def test_a_model_that_plays_the_user_is_told_the_phones_functions_in_text() -> None:
+    asked: list[Any] = []
+
+    async def behave(exchange: Exchange) -> None:
+        asked.append(exchange.body["messages"])
+        texts = ["My phone has no service.", write_calls([("check_status_bar", {})]), "Here it says so. ###STOP###"]
+        await exchange.json(completion(texts[len(asked) - 1]))
+
+    with ChatServer(behave) as server:
+        env = rollenv.make(SMALL, user="chat:m", base_url=server.url, calls="native")
+        env.reset(0, options={"index": 0})
+        *_, terminated, truncated, info = env.step("What does the status bar show? I cannot help otherwise.")
+    assert "check_status_bar" in asked[0][0]["content"]
+    assert "<tool_response>" in asked[2][-1]["content"]
+    assert (terminated, truncated, info["metrics"]["spoiled"]) == (True, False, 0)
