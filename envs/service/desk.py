@@ -68,13 +68,15 @@ class AirlineWorld(World):
 
 
 def make_airline(rng: random.Random, size: int) -> AirlineWorld:
-    """Generate ``size`` bookings of half as many passengers."""
-    people = zip(words.ids(rng, "C", size // 2), words.people(rng, size // 2), strict=True)
-    passengers = {key: {"name": name} for key, name in people}
+    """Generate ``size`` bookings of half as many passengers; a small airline has short names and ids."""
+    small = size <= 40
+    names = rng.sample(words.FIRST, size // 2) if small else words.people(rng, size // 2)
+    numbers = rng.sample(range(10, 100) if small else range(1000, 9000), size)
+    passengers = {f"C{number}": {"name": name} for number, name in zip(numbers, names, strict=False)}
     routes = words.pairs(rng, words.CITIES[:11], tuple(f"to {city}" for city in words.CITIES[11:]), size)
     fares, states = ("basic", "flexible"), ("active", "active", "active", "cancelled")
     bookings = {
-        key: {
+        f"B{number}": {
             "passenger": rng.choice(list(passengers)),
             "route": route,
             "date": words.day("2031-01-01", rng.randrange(365)),
@@ -82,7 +84,7 @@ def make_airline(rng: random.Random, size: int) -> AirlineWorld:
             "bags": rng.randrange(3),
             "status": rng.choice(states),
         }
-        for key, route in zip(words.ids(rng, "B", size), routes, strict=True)
+        for number, route in zip(numbers, routes, strict=True)
     }
     return AirlineWorld({"passengers": passengers, "bookings": bookings})
 

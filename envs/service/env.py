@@ -11,7 +11,7 @@ from typing import Any
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import Backend
-from rollenv.core.tools.calls import call_instructions, find_calls
+from rollenv.core.tools.calls import CallForm, call_instructions, find_calls
 from rollenv.envs.service.check import KINDS, Breach, Kind, Scenario, UserCheck, stopped_early
 from rollenv.envs.service.users import ENDS, STOP, TRANSFER, Heard, UserPlayer, clean, player_of
 from rollenv.envs.tools.base import Problem, ToolEnv, User, UserReply
@@ -88,6 +88,8 @@ class ServiceEnv(ToolEnv):
         self.model = player_of(user, base_url)
         self.players = 2 if user == "seat" else 1
         super().__init__(**settings)
+        #: A player inside has no other means than text.
+        self.user_calls: CallForm = "hermes" if self.calls == "native" and self.players == 1 else self.calls
 
     def _fresh(self) -> None:
         super()._fresh()
@@ -101,7 +103,7 @@ class ServiceEnv(ToolEnv):
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         instructions, info = super()._reset(options)
         schemas = self._user_schemas()
-        functions = f"{_PHONE}{call_instructions(schemas, self.calls)}" if schemas else ""
+        functions = f"{_PHONE}{call_instructions(schemas, self.user_calls)}" if schemas else ""
         part = "\n".join(text for text in (_PART, self.scenario.text(), functions) if text)
         self._hears(f"{part}\n\nThe agent: {GREETING}")
         self.seen = [instructions]
@@ -149,7 +151,7 @@ class ServiceEnv(ToolEnv):
         action = clean(action[:_LONGEST])
         self.heard.append({"role": "assistant", "content": action})
         own, backend = self._user_schemas(), self.current.backend
-        found = find_calls(action, self.calls, own)[0] if own else []
+        found = find_calls(action, self.user_calls, own)[0] if own else []
         if found and not any(call.name in self._check.agents for call in found):
             self.row += len(found)
             names = self.current.user_tools  # type: ignore[attr-defined]
@@ -166,6 +168,8 @@ class ServiceEnv(ToolEnv):
         reply = UserReply(text.strip() or "(The user says nothing.)", ends=text != action)
         if self.user != "scripted":
             self._judge_user(reply)
+            if not action.strip():
+                self.spoiled = self.spoiled or "the user said nothing"
         return reply
 
     @property

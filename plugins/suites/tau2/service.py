@@ -133,7 +133,7 @@ class Tau2Env(ServiceEnv):
             category=self.domain,
             before=start_of(self.domain, row["id"]),
             scenario=scenario,
-            script=functools.partial(_script, given, self.calls),
+            script=functools.partial(_script, given, self.user_calls),
             user_tools=[name for name, tool in tools.items() if tool.requestor == "user"],
         )
 

@@ -14,7 +14,8 @@ sys.path.append(str(Path(__file__).parents[2] / "agents"))
 from chat_server import ChatServer, Exchange, completion
 
 import rollenv
-from rollenv.agents.base import OracleAgent
+from rollenv.agents.base import ConstantAgent, OracleAgent
+from rollenv.agents.seats import Seats
 from rollenv.core.env import Env
 from rollenv.core.errors import UsageError
 from rollenv.envs.service.check import Scenario, UserCheck, stopped_early, unknown_details
@@ -166,6 +167,15 @@ def test_an_episode_that_a_user_model_spoiled_is_not_graded(liar: ChatServer) ->
     assert (result.low, result.high) == (0, 1)  # nothing is known of the agent
     assert all(t.replays == 0 and t.metrics["user_contradictions"] for t in result.trajectories)
     assert "555-123-4567" in result.trajectories[0].error
+
+
+@pytest.mark.parametrize(("action", "kind"), [*((text, kind) for kind, text in BAD.items()), ("", "")])
+def test_bad_users_in_the_second_seat_fail_the_episode_and_are_counted(action: str, kind: str) -> None:
+    result = evaluate(Seats([OracleAgent(), ConstantAgent(action)]), "service:Shop-v0", {"user": "seat"}, n=3)
+    assert result.failures == {"user": 3}
+    counts = {name for name in KINDS if all(t.metrics[f"user_{name}"] for t in result.trajectories)}
+    assert counts == ({kind} if kind else set())
+    assert all(t.metrics["spoiled"] == 1 and t.replays == 0 for t in result.trajectories)
 
 
 PART = Scenario(
