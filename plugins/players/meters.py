@@ -128,34 +128,26 @@ def information_states(game: Any) -> dict[str, Place]:
     if not game.get_type().provides_information_state_string:
         raise UsageError(f"OpenSpiel's {game} has no texts of its information states")
     places: dict[str, Place] = {}
-    todo: list[tuple[Any, tuple[tuple[tuple[str, int], ...], ...]]] = [
-        (game.new_initial_state(), ((),) * game.num_players())
-    ]
-    walked = 0
-    while todo:
+    todo = [(game.new_initial_state(), {player: tuple[tuple[str, int], ...]() for player in range(game.num_players())})]
+    for _ in range(_MOST):
+        if not todo:
+            return places
         state, own = todo.pop()
-        walked += 1
-        if walked > _MOST:
-            raise UsageError(f"OpenSpiel's {game} has more than {_MOST} histories: too many to measure")
-        if state.is_terminal():
-            continue
         player = state.current_player()
-        key = "" if state.is_chance_node() else state.information_state_string()
-        if key:
-            places.setdefault(key, Place(tuple(state.history()), own[player]))
+        if player not in own:  # chance, or the end
+            todo += [(state.child(move), own) for move in state.legal_actions()]
+            continue
+        key = state.information_state_string()
+        places.setdefault(key, Place(tuple(state.history()), own[player]))
         for move in state.legal_actions():
-            after = own
-            if key:
-                after = (*own[:player], (*own[player], (key, move)), *own[player + 1 :])
-            todo.append((state.child(move), after))
-    return places
+            todo.append((state.child(move), own | {player: (*own[player], (key, move))}))
+    raise UsageError(f"OpenSpiel's {game} has more than {_MOST} histories: too many to measure")
 
 
 def policy_of(agent: Agent, env: OpenSpiel, places: dict[str, Place]) -> tuple[Policy, float]:
     """Return an agent's probabilities of moves in information states, and the mean probability of a legal answer."""
-    found = chances(agent, env, [place.history for place in places.values()])
-    legal = sum(mass for _, mass in found) / len(found)
-    return {key: moves for key, (moves, _) in zip(places, found, strict=True)}, legal
+    moves, legal = zip(*chances(agent, env, [place.history for place in places.values()]), strict=True)
+    return dict(zip(places, moves, strict=True)), sum(legal) / len(legal)
 
 
 def exploitability_of(game: Any, policy: Policy) -> float:

@@ -1,4 +1,4 @@
-"""Games for :class:`~rollenv.envs.multi.MultiAgentEnv` with a player in each seat: ``multi:Nim-v0-seats``."""
+"""Games for several of our own agents with a player in each seat: ``multi:Nim-v0-seats``."""
 
 from __future__ import annotations
 

@@ -67,10 +67,6 @@ class PettingZoo(ReplayState, Table):
         for agent in self.agents:
             check(self.game.action_space(agent), f"pettingzoo:{module}")
         self.players, self.max_turns, self.actions = len(self.agents), max_turns, []
-        self._met = [False] * self.players
-        self._last = [""] * self.players
-        self._won: dict[int, bool] = {}
-        self._returns = [0.0] * self.players
 
     # -- the episode -------------------------------------------------------------------------------------------------
 
@@ -81,7 +77,8 @@ class PettingZoo(ReplayState, Table):
 
     def _start(self, seed: int) -> None:
         self._met, self._last = [False] * self.players, [""] * self.players
-        self._won, self._returns = {}, [0.0] * self.players
+        self._won: dict[int, bool] = {}
+        self._returns = [0.0] * self.players
         self._asked_of("reset", seed=seed)
         self._pass_over_the_dead()
 
@@ -91,7 +88,8 @@ class PettingZoo(ReplayState, Table):
         except Exception as error:  # environments may raise anything
             raise Misbehaved(f"{self}: {method} raised {one_line(error)}") from error
 
-    def _collect(self) -> None:
+    def _move(self, action: Any) -> None:
+        self._asked_of("step", action)
         for agent, reward in self.game.rewards.items():
             self._returns[self.agents.index(agent)] += float(reward)
 
@@ -105,8 +103,7 @@ class PettingZoo(ReplayState, Table):
             self._last[player] = show(observation)
             if "success" in info:
                 self._won[player] = bool(info["success"])
-            self._asked_of("step", None)
-            self._collect()
+            self._move(None)
 
     def _play(self, action: str) -> bool:
         """Carry out an action; return whether it is one."""
@@ -118,8 +115,7 @@ class PettingZoo(ReplayState, Table):
         mask = self._mask()
         if mask is not None and not mask[int(move) - int(space.start)]:
             return False
-        self._asked_of("step", move)
-        self._collect()
+        self._move(move)
         self._pass_over_the_dead()
         return True
 

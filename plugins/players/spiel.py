@@ -6,7 +6,6 @@ episode's generator. Games with simultaneous moves are played in turns, in which
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -75,16 +74,7 @@ def spec_of(env_id: str) -> EnvSpec:
 
 
 def load(name: str, **parameters: Any) -> Any:
-    """Return one of OpenSpiel's games, in turns.
-
-    Args:
-        name: its name, also with parameters in OpenSpiel's form: ``kuhn_poker(players=3)``.
-    """
-    return _load(name, tuple(sorted(parameters.items())))
-
-
-@functools.lru_cache(maxsize=64)
-def _load(name: str, parameters: tuple[tuple[str, Any], ...]) -> Any:
+    """Return one of OpenSpiel's games, in turns; the name may have parameters: ``kuhn_poker(players=3)``."""
     with extra("players", "spiel:*"):
         import pyspiel
     short = name.partition("(")[0]
@@ -95,23 +85,17 @@ def _load(name: str, parameters: tuple[tuple[str, Any], ...]) -> Any:
         raise UsageError(f"spiel:{name} cannot be played here: it is read from a file")
     try:
         given = pyspiel.game_parameters_from_string(name)
-        game = pyspiel.load_game(given.pop("name"), {**given, **dict(parameters)})
+        game = pyspiel.load_game(given.pop("name"), {**given, **parameters})
     except Exception as error:  # SpielError, and those of wrong types
-        raise UsageError(f"spiel:{name} with {dict(parameters)}: {' '.join(str(error).split()):.300}") from error
+        raise UsageError(f"spiel:{name} with {parameters}: {' '.join(str(error).split()):.300}") from error
     kind = game.get_type()
-    if kind.dynamics == kind.Dynamics.SIMULTANEOUS:
-        game = pyspiel.convert_to_turn_based(game)
-    reasons = {
-        "it has one player": game.num_players() < 2,
-        "its chance is drawn inside the game, not from the seed": kind.chance_mode
-        == kind.ChanceMode.SAMPLED_STOCHASTIC,
-        "it has no text of what a player sees": not (
-            kind.provides_information_state_string or kind.provides_observation_string
-        ),
-    }
-    if refused := next((reason for reason, holds in reasons.items() if holds), None):
-        raise UsageError(f"spiel:{name} cannot be played here: {refused}")
-    return game
+    if game.num_players() < 2:
+        raise UsageError(f"spiel:{name} cannot be played here: it has one player")
+    if kind.chance_mode == kind.ChanceMode.SAMPLED_STOCHASTIC:
+        raise UsageError(f"spiel:{name} cannot be played here: its chance is drawn inside the game, not from the seed")
+    if not kind.provides_information_state_string and not kind.provides_observation_string:
+        raise UsageError(f"spiel:{name} cannot be played here: it has no text of what a player sees")
+    return pyspiel.convert_to_turn_based(game) if kind.dynamics == kind.Dynamics.SIMULTANEOUS else game
 
 
 class OpenSpiel(Table):
@@ -240,10 +224,7 @@ class OpenSpiel(Table):
         boxed = last_boxed(action) if len(action) <= _LONGEST else ""
         text = (action if boxed is None else boxed).strip().lower()
         names = self.moves()
-        for move, name in names.items():
-            if name.lower() == text:
-                return move
-        return next((move for move in names if str(move) == text), None)
+        return ({str(move): move for move in names} | {name.lower(): move for move, name in names.items()}).get(text)
 
     def write(self, move: int) -> str:
         """Return the action for a move."""
@@ -277,24 +258,18 @@ class OpenSpiel(Table):
         return seen.strip()
 
     def _tell(self, player: int) -> str:
-        parts = []
+        parts = [self._view(player)]
         if not self._met[player]:
-            self._met[player] = True
-            parts.append(self._instructions(player))
-        parts.append(self._view(player))
+            parts, self._met[player] = [self._instructions(player), *parts], True
         if self._forfeiter is not None:
-            whose = "Your" if self._forfeiter == player else f"Player {self._forfeiter}'s"
+            whose, result = ("Your", "lost") if self._forfeiter == player else (f"Player {self._forfeiter}'s", "won")
             parts.append(f"{whose} last answer was no legal move, which forfeits the game.")
-        if self._forfeiter is not None or self.state.is_terminal():
-            parts.append(f"The game is over. {self._result(player)}")
+            parts.append(f"The game is over. You have {result}.")
+        elif self.state.is_terminal():
+            parts.append(f"The game is over. Your return is {self.state.returns()[player]:g}.")
         else:
             parts.append(f"Your moves: {'; '.join(self.moves().values())}.")
         return "\n".join(parts)
-
-    def _result(self, player: int) -> str:
-        if self._forfeiter is not None:
-            return "You have lost." if self._forfeiter == player else "You have won."
-        return f"Your return is {self.state.returns()[player]:g}."
 
     def _instructions(self, player: int) -> str:
         long_name = self.game.get_type().long_name
