@@ -10,7 +10,7 @@ from typing import Any
 
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import UnknownEnv, did_you_mean
+from rollenv.core.errors import UnknownEnv, UsageError, did_you_mean
 from rollenv.core.needs import Package
 from rollenv.core.parsing import well_formed
 from rollenv.envs.ta.env import LONGEST, TextArena
@@ -76,7 +76,10 @@ class TextArenaTable(TextArena, Table):
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         self.actions = []
         self.episode_seed = self.randint(2**31)
-        self._start(self.episode_seed)
+        try:
+            self._start(self.episode_seed)
+        except AssertionError as error:
+            raise UsageError(f"{self} with {self.players} players: {error}") from error
         return self._asked()
 
     def _step(self, action: str) -> StepResult:

@@ -150,6 +150,12 @@ def test_a_game_for_one_player_or_none_is_refused(game):
         rollenv.make(f"ta2:{game}")
 
 
+def test_a_wrong_number_of_players_is_refused():
+    pytest.importorskip("textarena", reason="textarena is not installed")
+    with pytest.raises(UsageError, match="has to be 2"):
+        rollenv.make("ta2:TicTacToe-v0", num_players=3).reset(0)
+
+
 # -- our own ---------------------------------------------------------------------------------------------------------
 
 
