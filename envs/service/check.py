@@ -118,7 +118,7 @@ class UserCheck:
             found.append(Breach("leaks", named[0]))
         if role := _ROLE.search(message):
             found.append(Breach("leaks", role[0]))
-        if quoted := quotation(message, part.how):
+        if quoted := quotation(message, part.how, f"{part.goal} {part.facts}"):
             found.append(Breach("leaks", quoted))
         return found
 
@@ -196,9 +196,12 @@ def _values(data: Any) -> Iterator[Any]:
         yield data
 
 
-def quotation(message: str, text: str) -> str:
-    """Return ten or more words that a message has from a text in a row; empty if there are none."""
-    said, given = (re.findall(r"\w+", each.lower()) for each in (message, text))
-    runs = {tuple(given[i : i + _QUOTATION]) for i in range(len(given) - _QUOTATION + 1)}
-    each = (said[i : i + _QUOTATION] for i in range(len(said) - _QUOTATION + 1))
-    return next((" ".join(run) for run in each if tuple(run) in runs), "")
+def quotation(message: str, text: str, known: str = "") -> str:
+    """Return ten words that a message has from a text in a row, and not from the known one; empty if there are none."""
+    said, given, other = map(_runs, (message, text, known))
+    return next((" ".join(run) for run in said if run in given and run not in other), "")
+
+
+def _runs(text: str) -> dict[tuple[str, ...], None]:
+    words = re.findall(r"\w+", text.lower())
+    return {tuple(words[i : i + _QUOTATION]): None for i in range(len(words) - _QUOTATION + 1)}

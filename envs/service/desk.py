@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
-from rollenv.core.tools.backend import ToolError, tool
+from rollenv.core.tools.backend import Answer, ToolError, tool
 from rollenv.core.tools.calls import find_calls
 from rollenv.envs.service.check import Scenario
 from rollenv.envs.service.env import ScriptedPlayer, ServiceEnv, ServiceProblem
@@ -68,13 +68,15 @@ class AirlineWorld(World):
 
 
 def make_airline(rng: random.Random, size: int) -> AirlineWorld:
-    """Generate ``size`` bookings of half as many passengers."""
-    people = zip(words.ids(rng, "C", size // 2), words.people(rng, size // 2), strict=True)
-    passengers = {key: {"name": name} for key, name in people}
+    """Generate ``size`` bookings of half as many passengers; a small airline has short names and ids."""
+    small = size <= 40
+    names = rng.sample(words.FIRST, size // 2) if small else words.people(rng, size // 2)
+    numbers = rng.sample(range(10, 100) if small else range(1000, 9000), size)
+    passengers = {f"C{number}": {"name": name} for number, name in zip(numbers, names, strict=False)}
     routes = words.pairs(rng, words.CITIES[:11], tuple(f"to {city}" for city in words.CITIES[11:]), size)
     fares, states = ("basic", "flexible"), ("active", "active", "active", "cancelled")
     bookings = {
-        key: {
+        f"B{number}": {
             "passenger": rng.choice(list(passengers)),
             "route": route,
             "date": words.day("2031-01-01", rng.randrange(365)),
@@ -82,7 +84,7 @@ def make_airline(rng: random.Random, size: int) -> AirlineWorld:
             "bags": rng.randrange(3),
             "status": rng.choice(states),
         }
-        for key, route in zip(words.ids(rng, "B", size), routes, strict=True)
+        for number, route in zip(numbers, routes, strict=True)
     }
     return AirlineWorld({"passengers": passengers, "bookings": bookings})
 
@@ -163,7 +165,8 @@ class DeskEnv(ServiceEnv):
     """The desk of a shop or an airline: a customer wants one thing, which a rule may forbid.
 
     Customers differ in persona and phrasing, and in what they say before they are asked. A task is solved if the final
-    state is right, and the last message refuses if and only if the rule forbids the request.
+    state is right, the agent has looked at what the request is about, and the last message refuses if and only if the
+    rule forbids the request.
 
     Args:
         desk: ``shop`` or ``airline``.
@@ -197,7 +200,7 @@ class DeskEnv(ServiceEnv):
         owner = records[chosen][owner_field]
         name, persona = world.state[desk.people][owner]["name"], rng.choice(list(_PERSONAS))
         told, asks = rng.random() < 0.5, rng.choice(wish.asks).format(desk.thing(world.state, records[chosen]))
-        facts: list[tuple[tuple[str, ...], str]] = [(("name", "who"), f"I am {name}.")]
+        facts: list[tuple[Sequence[str], str]] = [(("name", "who"), f"I am {name}.")]
         act = (wish.function, item)
         if wish.argument:
             value = wish.value(rng)
@@ -226,7 +229,13 @@ class DeskEnv(ServiceEnv):
 
     def answered(self, problem: Problem) -> list[bool]:
         last = self.messages[-1] if self.messages else ""
-        return [refuses(last) == problem.refused]  # type: ignore[attr-defined]
+        return [self.looked, refuses(last) == problem.refused]  # type: ignore[attr-defined]
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
+        answer = super()._call(name, arguments)
+        wanted = self.scenario.calls[-1][1].items()
+        self.looked |= name == DESKS[self.desk].get and not answer.failed and arguments.items() <= wanted
+        return answer
 
     def _brief_line(self) -> str:
         said = [each["content"] for each in self.heard if each["role"] == "assistant"]
@@ -235,6 +244,7 @@ class DeskEnv(ServiceEnv):
     def _fresh(self) -> None:
         super()._fresh()
         self.done: list[str] = []
+        self.looked = False
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         observation, info = super()._reset(options)
@@ -250,7 +260,7 @@ class DeskEnv(ServiceEnv):
             ]
         return self._brief_line() if self.brief and not self.mover else shown, reward, terminated, truncated, info
 
-    _KEPT = (*ServiceEnv._KEPT, "done")
+    _KEPT = (*ServiceEnv._KEPT, "done", "looked")
 
 
 def _values(data: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import Backend
-from rollenv.core.tools.calls import call_instructions, find_calls
+from rollenv.core.tools.calls import CallForm, call_instructions, find_calls
 from rollenv.envs.service.check import KINDS, Breach, Kind, Scenario, UserCheck, stopped_early
 from rollenv.envs.service.users import ENDS, STOP, TRANSFER, Heard, UserPlayer, clean, player_of
 from rollenv.envs.tools.base import Problem, ToolEnv, User, UserReply
@@ -30,6 +30,8 @@ _SAID: Mapping[Kind, str] = {
     "answers_for_agent": "spoke for the agent",
 }
 _OVER = "The conversation is over."
+#: Longest message, in characters; the rest is cut off.
+_LONGEST = 10_000
 #: Maximum number of calls of a user between two messages.
 _MOST_CALLS = 20
 
@@ -86,6 +88,8 @@ class ServiceEnv(ToolEnv):
         self.model = player_of(user, base_url)
         self.players = 2 if user == "seat" else 1
         super().__init__(**settings)
+        #: A player inside has no other means than text.
+        self.user_calls: CallForm = "hermes" if self.calls == "native" and self.players == 1 else self.calls
 
     def _fresh(self) -> None:
         super()._fresh()
@@ -99,7 +103,7 @@ class ServiceEnv(ToolEnv):
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         instructions, info = super()._reset(options)
         schemas = self._user_schemas()
-        functions = f"{_PHONE}{call_instructions(schemas, self.calls)}" if schemas else ""
+        functions = f"{_PHONE}{call_instructions(schemas, self.user_calls)}" if schemas else ""
         part = "\n".join(text for text in (_PART, self.scenario.text(), functions) if text)
         self._hears(f"{part}\n\nThe agent: {GREETING}")
         self.seen = [instructions]
@@ -144,10 +148,10 @@ class ServiceEnv(ToolEnv):
 
     def _take(self, action: str) -> UserReply | None:
         """Carry out an action of the user; None if it was calls, whose results they have heard."""
-        action = clean(action)
+        action = clean(action[:_LONGEST])
         self.heard.append({"role": "assistant", "content": action})
         own, backend = self._user_schemas(), self.current.backend
-        found = find_calls(action, self.calls, own)[0] if own else []
+        found = find_calls(action, self.user_calls, own)[0] if own else []
         if found and not any(call.name in self._check.agents for call in found):
             self.row += len(found)
             names = self.current.user_tools  # type: ignore[attr-defined]
@@ -164,6 +168,8 @@ class ServiceEnv(ToolEnv):
         reply = UserReply(text.strip() or "(The user says nothing.)", ends=text != action)
         if self.user != "scripted":
             self._judge_user(reply)
+            if not action.strip():
+                self.spoiled = self.spoiled or "the user said nothing"
         return reply
 
     @property
@@ -189,7 +195,7 @@ class ServiceEnv(ToolEnv):
         return bool(self.changes())
 
     def _reply(self, message: str) -> UserReply:
-        self._hears(message or "(The agent says nothing.)")
+        self._hears(message[:_LONGEST] or "(The agent says nothing.)")
         if self.gone:
             return UserReply("", ends=True)
         if self.players == 2:
@@ -256,14 +262,16 @@ class ServiceEnv(ToolEnv):
         return self.action_rng.choice(("Yes.", "I do not know.", "What do you need?", f"Thank you. {STOP}"))
 
     def render(self) -> str:
-        """Return the user's goal, the changes of the state, and the conversation; empty before the first reset."""
+        """Return the user's goal, the changes of the state, the conversation, and what the agent saw last."""
         if self._current is None:
             return ""
         changed = "\n".join(map(str, self.changes())) or "(nothing has changed)"
         said = [f"{'user' if each['role'] == 'assistant' else 'agent'}: {each['content']}" for each in self.heard[1:]]
-        return "\n".join([f"Task {self.key}: {self.scenario.goal}", "", changed, "", *said])
+        return "\n".join([f"Task {self.key}: {self.scenario.goal}", "", changed, "", *said, "", self.last]).rstrip()
 
     def state_key(self) -> str:
+        if self.players == 1:
+            return super().state_key()
         known = self.heard if self.mover else self.seen
         written = json.dumps([self.mover, self.key, known])
         return hashlib.blake2b(written.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -133,7 +133,7 @@ class Tau2Env(ServiceEnv):
             category=self.domain,
             before=start_of(self.domain, row["id"]),
             scenario=scenario,
-            script=functools.partial(_script, given, self.calls),
+            script=functools.partial(_script, given, self.user_calls),
             user_tools=[name for name, tool in tools.items() if tool.requestor == "user"],
         )
 
@@ -176,6 +176,10 @@ class Tau2Env(ServiceEnv):
         if "metrics" in info:
             info["metrics"] |= {name: value if ended else 0.0 for name, value in self.judged.items()}
         return (*result, info)  # type: ignore[return-value]
+
+    def render(self) -> str:
+        made = self._current.backend.made if self._current else ()  # type: ignore[attr-defined]
+        return "\n".join([super().render(), *(f"{call.requestor}'s call: {call.name}" for call in made)])
 
     def closing(self) -> str:
         return "That is done."

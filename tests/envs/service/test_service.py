@@ -14,7 +14,8 @@ sys.path.append(str(Path(__file__).parents[2] / "agents"))
 from chat_server import ChatServer, Exchange, completion
 
 import rollenv
-from rollenv.agents.base import OracleAgent
+from rollenv.agents.base import ConstantAgent, OracleAgent
+from rollenv.agents.seats import Seats
 from rollenv.core.env import Env
 from rollenv.core.errors import UsageError
 from rollenv.envs.service.check import Scenario, UserCheck, stopped_early, unknown_details
@@ -64,19 +65,24 @@ def test_customers_vary_and_the_splits_share_no_task(desk: str) -> None:
     assert not parts["train"] & parts["test"]
 
 
-def test_a_refusal_is_right_if_and_only_if_the_rule_forbids_the_request() -> None:
+def test_a_refusal_is_right_if_and_only_if_the_rule_forbids_what_was_looked_at() -> None:
     env = rollenv.make("service:Shop-v0")
-    ends = {"I cannot do that.": 0, "Done.": 0}
+    won = {"I cannot do that.": 0, "Done.": 0}
     for seed in range(60):
         env.reset(seed)
-        wanted = env.unwrapped.current.plan[-1]
-        for end in ends:
+        plan = env.unwrapped.current.plan
+        for end in won:
             env.reset(seed)
             *_, info = env.step(end)
-            assert info["success"] <= (end == wanted)
-            ends[end] += info["success"]
-    assert ends["Done."] == 0  # nothing was done
-    assert ends["I cannot do that."] > 5
+            assert info["success"] is False  # nothing was looked at
+            env.reset(seed)
+            while "get_order" not in (action := env.oracle_action()):
+                env.step(action)
+            env.step(action)
+            *_, info = env.step(end)
+            assert info["success"] == (end == plan[-1] == "I cannot do that.")
+            won[end] += info["success"]
+    assert won["I cannot do that."] > 5
 
 
 def test_each_seat_sees_its_own_part_and_both_are_paid() -> None:
@@ -163,6 +169,15 @@ def test_an_episode_that_a_user_model_spoiled_is_not_graded(liar: ChatServer) ->
     assert "555-123-4567" in result.trajectories[0].error
 
 
+@pytest.mark.parametrize(("action", "kind"), [*((text, kind) for kind, text in BAD.items()), ("", "")])
+def test_bad_users_in_the_second_seat_fail_the_episode_and_are_counted(action: str, kind: str) -> None:
+    result = evaluate(Seats([OracleAgent(), ConstantAgent(action)]), "service:Shop-v0", {"user": "seat"}, n=3)
+    assert result.failures == {"user": 3}
+    counts = {name for name in KINDS if all(t.metrics[f"user_{name}"] for t in result.trajectories)}
+    assert counts == ({kind} if kind else set())
+    assert all(t.metrics["spoiled"] == 1 and t.replays == 0 for t in result.trajectories)
+
+
 PART = Scenario(
     goal="You want to cancel reservation EHGLP3, booked on May 15, 2024.",
     facts="You are Emma Kim. Your user id is emma_kim_9957, your email emma.k@example.com. You live at 12 Cedar "
@@ -209,7 +224,7 @@ def test_facts_may_be_told_in_other_words(message: str) -> None:
 )
 def test_what_a_user_cannot_know_or_may_not_say_is_found(message: str, kind: str) -> None:
     found = UserCheck(PART, TOOLS).breaches(message, heard="")
-    assert [violation.kind for violation in found] == [kind]
+    assert [breach.kind for breach in found] == [kind]
 
 
 @pytest.mark.parametrize("message", ["", "1" * 5000, "5-" * 3000, "\ud83d", "9" * 40 + ".5", "[" * 2000, "a@" * 2000])

@@ -1,15 +1,25 @@
 """Meters of play in OpenSpiel's games."""
 
+import asyncio
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 
+import rollenv
 from rollenv.agents.base import ConstantAgent, OracleAgent, RandomAgent
 from rollenv.core.errors import UsageError
 
 pyspiel = pytest.importorskip("pyspiel", reason="open-spiel is not installed: pip install 'rollenv[players]'")
 
-from rollenv.plugins.players.meters import average, exploitability, exploitability_of, information_states, losses  # noqa: E402
+from rollenv.plugins.players.meters import (  # noqa: E402
+    average,
+    exploitability,
+    exploitability_of,
+    information_states,
+    losses,
+    policy_of,
+)
 from rollenv.plugins.players.solve import KUHN  # noqa: E402
 
 
@@ -91,3 +101,45 @@ def test_the_oracle_loses_no_game():
 def test_what_cannot_be_measured_is_refused(meter, env_id, fact):
     with pytest.raises(UsageError, match=fact):
         meter(ConstantAgent("0"), config(env_id))
+
+
+def test_probabilities_of_a_local_model_are_those_that_it_samples_with():
+    torch = pytest.importorskip("torch")
+    from rollenv.agents.engines.base import Sampling
+    from rollenv.agents.engines.scoring import score
+    from rollenv.agents.local import LocalAgent
+    from rollenv.agents.prompts import StepPrompt
+    from rollenv.agents.tiny.model import build_model, build_tokenizer
+    from rollenv.agents.tiny.settings import TinySize
+
+    env = rollenv.make("spiel:kuhn_poker", action_format="number").unwrapped
+    places = information_states(env.game)
+    tokenizer = build_tokenizer(["0 0pb 1 2b"], 257)
+    size = TinySize(hidden=16, layers=1, heads=2, intermediate=32, context=16, vocabulary=257)
+    model = build_model(size, tokenizer, 0)
+    agent = LocalAgent(model, tokenizer, StepPrompt("{state}", chat=False), Sampling(max_new_tokens=1))
+    prompts = [agent.encode(env.turns_to(place.history)[-1][1]["brief"]) for place in places.values()]
+    zero, one = (tuple(tokenizer.encode(move)) for move in "01")
+    wanted = torch.linspace(0.1, 0.9, len(places))  # the chance of a bet in each information state
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
+    for _ in range(60):
+        logprobs = score(model, prompts * 2, [zero] * len(places) + [one] * len(places)).logprobs[:, -1]
+        loss = -(torch.cat([1 - wanted, wanted]) * logprobs).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    agent.weights_changed()
+    policy, legal = policy_of(agent, env, places)
+    assert legal > 0.95
+    for key, place in list(places.items())[::3]:
+        turns = env.turns_to(place.history)
+
+        async def answers(turns=turns):
+            sessions = [agent.start(None, seed) for seed in range(400)]
+            return await asyncio.gather(*(session.act(*turns[-1][:2]) for session in sessions))
+
+        said = [env.read(action.text) for action in asyncio.run(answers())]
+        assert said.count(1) / 400 == pytest.approx(policy[key][1], abs=0.1)
+    cold = dataclasses.replace(agent.sampling, temperature=0.1)
+    agent.sampling = cold
+    assert max(policy_of(agent, env, places)[0]["0"].values()) > max(policy["0"].values())

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "agents"))
+from chat_server import ChatServer, Exchange, completion
 
 import rollenv
 from rollenv.core.env import Env
@@ -133,6 +137,27 @@ def test_settings_are_checked(given: dict[str, str]) -> None:
         rollenv.make("tau2:Retail-v0", **given)
 
 
+@pytest.mark.usefixtures("wheel")
+@pytest.mark.parametrize("domain", ["airline", "retail", "telecom"])
+def test_facts_as_they_are_pass_the_check_and_one_wrong_digit_does_not(domain: str) -> None:
+    from rollenv.envs.service.check import Scenario, UserCheck
+    from rollenv.plugins.suites.tau2.env import Customer
+    from rollenv.plugins.suites.tau2.wheel import files_of, tools_of
+
+    functions = [tool.schema for tool in tools_of(domain).values() if tool.requestor == "assistant"]
+    for row in list(files_of(domain).rows.values())[:150]:
+        given = row["user_scenario"]["instructions"]
+        part = Scenario(given["reason_for_call"], given["known_info"] or "", how=given["task_instructions"] or "")
+        check, said = UserCheck(part, functions), Customer(given).parts
+        for key in ("reason_for_call", "known_info"):
+            assert not check.breaches(said[key], ""), row["id"]
+        numbers = list(re.finditer(r"\d{3,}", said["known_info"]))
+        if numbers:
+            last = numbers[-1]
+            wrong = said["known_info"][: last.start()] + str(int(last[0]) + 7).zfill(len(last[0]))
+            assert [breach.kind for breach in check.breaches(wrong, "")] == ["contradictions"], row["id"]
+
+
 def test_without_the_wheel_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from rollenv.plugins.suites.tau2 import wheel
 
@@ -160,3 +185,21 @@ def test_verdicts_are_upstreams() -> None:
                 assert one["upstream"] == one["ours"], (row["id"], kind)
                 won.append(one["ours"])
     assert 0 < sum(won) < len(won)
+
+
+@pytest.mark.usefixtures("wheel")
+def test_a_model_that_plays_the_user_is_told_the_phones_functions_in_text() -> None:
+    asked: list[Any] = []
+
+    async def behave(exchange: Exchange) -> None:
+        asked.append(exchange.body["messages"])
+        texts = ["My phone has no service.", write_calls([("check_status_bar", {})]), "Here it says so. ###STOP###"]
+        await exchange.json(completion(texts[len(asked) - 1]))
+
+    with ChatServer(behave) as server:
+        env = rollenv.make(SMALL, user="chat:m", base_url=server.url, calls="native")
+        env.reset(0, options={"index": 0})
+        *_, terminated, truncated, info = env.step("What does the status bar show? I cannot help otherwise.")
+    assert "check_status_bar" in asked[0][0]["content"]
+    assert "<tool_response>" in asked[2][-1]["content"]
+    assert (terminated, truncated, info["metrics"]["spoiled"]) == (True, False, 0)
