@@ -171,7 +171,8 @@ class DeskEnv(ServiceEnv):
     Args:
         desk: ``shop`` or ``airline``.
         size: number of records, 4 to 500.
-        brief: show in one line what the customer has said, the last call and its result; for tiny models.
+        brief: show in one line what the customer has said, in plain words, the last call and its result, with values
+            as they are written in calls; for tiny models.
     """
 
     def __init__(
@@ -198,13 +199,14 @@ class DeskEnv(ServiceEnv):
         chosen = rng.choice(fits)
         owner_field, item = desk.people.removesuffix("s"), {f"{desk.table.removesuffix('s')}_id": chosen}
         owner = records[chosen][owner_field]
-        name, persona = world.state[desk.people][owner]["name"], rng.choice(list(_PERSONAS))
+        name, persona = world.state[desk.people][owner]["name"], "plain" if self.brief else rng.choice(list(_PERSONAS))
         told, asks = rng.random() < 0.5, rng.choice(wish.asks).format(desk.thing(world.state, records[chosen]))
-        facts: list[tuple[Sequence[str], str]] = [(("name", "who"), f"I am {name}.")]
+        as_written = repr if self.brief else str
+        facts: list[tuple[Sequence[str], str]] = [(("name", "who"), f"I am {as_written(name)}.")]
         act = (wish.function, item)
         if wish.argument:
             value = wish.value(rng)
-            facts.append(((wish.argument,), f"The {wish.argument}: {value}."))
+            facts.append(((wish.argument,), f"The {wish.argument}: {as_written(value)}."))
             act = (wish.function, item | {wish.argument: value})
         plan: list[Move] = [] if told else ["What is your name?"]
         plan += [[(desk.find, {"name": name})], [(desk.listing, {f"{owner_field}_id": owner})], [(desk.get, item)]]
@@ -213,7 +215,7 @@ class DeskEnv(ServiceEnv):
             plan += [[act]]
         says = _PERSONAS[persona].format
         user = Informant([(keys, says(answer)) for keys, answer in facts])
-        opening = says(f"I am {name}. {asks}" if told else asks)
+        opening = says(f"{facts[0][1]} {asks}" if told else asks)
         return DeskProblem(
             question="",
             backend=world,
@@ -264,10 +266,10 @@ class DeskEnv(ServiceEnv):
 
 
 def _values(data: Any) -> str:
-    """Return the values of a call or a result, without punctuation and names."""
-    if isinstance(data, str):
+    """Return the values of a call or a result, as they are written in Python."""
+    if isinstance(data, str) and data[:1] in ("[", "{"):
         with contextlib.suppress(ValueError):
-            return _values(json.loads(data)) if data[:1] in ("[", "{") else data
+            return _values(json.loads(data))
     if isinstance(data, Mapping):
         data = list(data.values())
-    return " ".join(map(_values, data)) if isinstance(data, list) else str(data)
+    return " ".join(map(_values, data)) if isinstance(data, list) else repr(data)
