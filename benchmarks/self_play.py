@@ -100,7 +100,6 @@ def main() -> None:
     given = parser.parse_args()
     given.runs.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    parts = [header()]
     for name in given.games:
         game = GAMES[name]
         runs = [train(name, given.runs / f"{name}-{seed}", seed, []) for seed in range(1, given.seeds + 1)]
@@ -108,8 +107,8 @@ def main() -> None:
         head = ["seed", "start", "gets there at", "times longer", "worst after", "for good from"]
         head += [f"{policy} at the end" for policy in game.measures]
         rows = [row_of(seed, run, game) for seed, run in enumerate(runs, 1)]
-        parts += [f"{game.title}, to be at most {game.goal}. {game.about}\n", table(head, rows)]
-    save("self_play", "\n".join(parts))
+        told = f"{game.title}, to be at most {game.goal}. {game.about}\n"
+        save(f"self_play_{name}", "\n".join([header(), told, table(head, rows)]))
 
 
 if __name__ == "__main__":
