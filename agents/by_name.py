@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from rollenv.agents.base import Agent, ConstantAgent, NopAgent, OracleAgent, RandomAgent
 from rollenv.agents.scripted import ReplayAgent
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
+
+#: Agents whose names are a word.
+_PLAIN: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": OracleAgent, "nop": NopAgent}
 
 
 def agent_named(name: str) -> Agent | None:
@@ -20,12 +24,8 @@ def agent_named(name: str) -> Agent | None:
         UsageError: what follows the colon is wrong.
     """
     kind, _, argument = name.partition(":")
-    if name == "random":
-        return RandomAgent()
-    if name == "oracle":
-        return OracleAgent()
-    if name == "nop":
-        return NopAgent()
+    if name in _PLAIN:
+        return _PLAIN[name]()
     if kind == "noisy":
         return OracleAgent(_share(argument))
     if kind == "constant":
@@ -48,22 +48,36 @@ def opponent_named(name: str) -> Agent:
     Raises:
         UsageError: there is no such agent.
     """
+    check_opponent(name)
     if found := agent_named(name):
         return found
     kind, _, argument = name.partition(":")
-    if kind == "local" and argument:
+    if kind == "local":
         from rollenv.agents.local import LocalAgent  # not above: it needs torch
 
         return LocalAgent.load(os.path.expanduser(argument))
-    model, _, url = argument.partition("@")
-    if kind == "chat" and model and url:
-        from rollenv.agents.chat import ChatAgent
+    from rollenv.agents.chat import ChatAgent
 
-        return ChatAgent(model, url)
-    raise UsageError(
-        f"there is no agent {name!r}: take random, oracle, nop, noisy:SHARE, constant:TEXT, replay:FILE, local:FOLDER, "
-        "chat:MODEL@URL or module:Class"
-    )
+    return ChatAgent(*argument.split("@", 1))
+
+
+def check_opponent(name: str) -> None:
+    """Check a name of :func:`opponent_named` without making the agent.
+
+    Raises:
+        UsageError: it is no such name.
+    """
+    kind, colon, argument = name.partition(":")
+    model, _, url = argument.partition("@")
+    if kind == "chat":
+        known = bool(model and url)
+    else:
+        known = bool(kind and argument) and kind not in ("vllm", "harness") if colon else name in _PLAIN
+    if not known or "[" in kind:
+        raise UsageError(
+            f"there is no agent {name!r}: take random, oracle, nop, noisy:SHARE, constant:TEXT, replay:FILE, "
+            "local:FOLDER, chat:MODEL@URL or module:Class"
+        )
 
 
 def _share(text: str) -> float:

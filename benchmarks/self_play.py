@@ -54,16 +54,16 @@ def measured(run: Rows, metric: str) -> list[tuple[int, float]]:
 
 
 def row_of(seed: int, run: Rows, game: Game) -> list[object]:
-    """Return a seed's row: where it begins, gets there and ends, and the worst of what comes after."""
+    """Return a seed's row: where it begins, gets there and stays, how far it strays in between, where it ends."""
     first, *_ = curves = [measured(run, metric) for metric in game.measures.values()]
+    above = [at for at, value in first if value > game.goal]
     there = next((at for at, value in first if value <= game.goal), None)
-    after = [value for at, value in first if there is not None and at >= there]
-    missed = sum(value > game.goal for value in after)
-    end = first[-1][0]
-    reached: list[object] = ["never", "", "", ""]
-    if there is not None:
-        reached = [there, f"{end / max(there, 1):.1f}", max(after), f"{missed} of {len(after)}"]
-    return [seed, first[0][1], *reached, *(round(curve[-1][1], 4) for curve in curves)]
+    end = [round(curve[-1][1], 4) for curve in curves]
+    if there is None:
+        return [seed, first[0][1], "never", "", "", "", *end]
+    stays = next((at for at, _ in first if at > max(above, default=-1)), "no")
+    worst = max(value for at, value in first if at >= there)
+    return [seed, first[0][1], there, f"{first[-1][0] / max(there, 1):.1f}", worst, stays, *end]
 
 
 def draw(runs: Sequence[Rows], game: Game, file: Path) -> None:
@@ -105,7 +105,7 @@ def main() -> None:
         game = GAMES[name]
         runs = [train(name, given.runs / f"{name}-{seed}", seed, []) for seed in range(1, given.seeds + 1)]
         draw(runs, game, IMAGES / f"self_play_{name}_curve.svg")
-        head = ["seed", "start", "gets there at", "times longer", "worst after", "missed after"]
+        head = ["seed", "start", "gets there at", "times longer", "worst after", "for good from"]
         head += [f"{policy} at the end" for policy in game.measures]
         rows = [row_of(seed, run, game) for seed, run in enumerate(runs, 1)]
         parts += [f"{game.title}, to be at most {game.goal}. {game.about}\n", table(head, rows)]

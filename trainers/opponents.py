@@ -124,7 +124,8 @@ class Rival:
     def learn(self, groups: Sequence[Group]) -> dict[str, float]:
         """Update the weights by the rival's turns of a batch; metrics are named ``rival/...``."""
         metrics: dict[str, float] = {}
-        metrics |= self.learner.update(self.learner.compute_advantages(by_seat(groups, "rival"), metrics))
+        if own := by_seat(groups, "rival"):  # it may have had no turn
+            metrics |= self.learner.update(self.learner.compute_advantages(own, metrics))
         self.state.iteration += 1
         return {f"rival/{name}": value for name, value in metrics.items()}
 

@@ -192,7 +192,9 @@ def _kept(config: Any, version: int, policy: Policy) -> list[Policy]:
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
     rows = [row for row in rows if row["version"] < version]  # a run that is resumed plays later ones again
     kept = [*rows, {"version": version, "policy": policy}]
-    file.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+    whole = file.with_suffix(".new")
+    whole.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+    whole.replace(file)  # a run that is killed leaves the old ones
     return [{key: {int(m): p for m, p in moves.items()} for key, moves in row["policy"].items()} for row in rows]
 
 

@@ -69,6 +69,7 @@ def spec_of(env_id: str) -> EnvSpec:
         {"game": name},
         frozenset(abilities),
         (Package("open-spiel", "players", "pyspiel"),),
+        oracle_success=0,  # it plays all seats
         summary=f"OpenSpiel's {game.get_type().long_name} for {game.num_players()} players.",
     )
 
@@ -88,13 +89,14 @@ def _load(name: str, parameters: tuple[tuple[str, Any], ...]) -> Any:
         import pyspiel
     short = name.partition("(")[0]
     if short not in pyspiel.registered_names():
-        raise UnknownEnv(
-            f"OpenSpiel has no game {short!r}; {did_you_mean(short, pyspiel.registered_names(), '', most=3)}"
-        )
+        hint = did_you_mean(short, pyspiel.registered_names(), "https://openspiel.readthedocs.io lists them", most=3)
+        raise UnknownEnv(f"OpenSpiel has no game {short!r}; {hint}")
+    if short in ("efg_game", "nfg_game") or "filename" in f"{name} {parameters}":  # a served environment opens no files
+        raise UsageError(f"spiel:{name} cannot be played here: it is read from a file")
     try:
         given = pyspiel.game_parameters_from_string(name)
         game = pyspiel.load_game(given.pop("name"), {**given, **dict(parameters)})
-    except (pyspiel.SpielError, TypeError) as error:
+    except Exception as error:  # SpielError, and those of wrong types
         raise UsageError(f"spiel:{name} with {dict(parameters)}: {' '.join(str(error).split()):.300}") from error
     kind = game.get_type()
     if kind.dynamics == kind.Dynamics.SIMULTANEOUS:

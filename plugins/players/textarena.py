@@ -27,9 +27,9 @@ def spec_of(env_id: str) -> EnvSpec:
     game = env_id.partition(":")[2]
     several = [name for name, seats in GAMES.items() if seats > 1]
     if game not in several:
-        hint = LEFT_OUT.get(game) or (
-            "it is for one player: use ta:" if game in GAMES else did_you_mean(game, several, "")
-        )
+        hint = LEFT_OUT.get(game, did_you_mean(game, several, "`rollenv list ta:` shows its games"))
+        if game in GAMES:
+            hint = f"it is for one player: ta:{game}"
         raise UnknownEnv(f"TextArena's {game!r} cannot be played by several; {hint}")
     return EnvSpec(
         env_id,

@@ -249,8 +249,12 @@ class TerminalPlayer:
         self.over = terminated or truncated
         self._note(observation, info, self.past[-1].total + reward)
         self.show()
-        if self.over:
-            verdict = "solved" if info.get("success") else "over"
+        won = info.get("success")
+        if self.over and isinstance(won, list):  # several players, all of which are played here
+            names = " and ".join(f"player {seat}" for seat, wins in enumerate(won) if wins) or "nobody"
+            console.print(f"[bold]The game is over[/], won by {names}.")
+        elif self.over:
+            verdict = "solved" if won else "over"
             console.print(f"[bold]The episode is {verdict}[/], total reward {self.past[-1].total:g}.")
 
     def undo(self) -> None:

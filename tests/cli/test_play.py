@@ -95,3 +95,10 @@ def test_a_bare_answer_is_enough(last, ends):
     assert code == 0
     assert "\\boxed{9}" in shown
     assert ends in shown
+
+
+def test_one_person_plays_all_seats_and_is_told_who_won():
+    shown, code = play("multi:Nim-v0-seats", keys=["take 1 from pile 1\r", "nonsense\r", ":quit\r"])
+    assert code == 0
+    assert "You are player 2" in shown
+    assert "won by player 0" in shown

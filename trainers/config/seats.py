@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from rollenv.agents.by_name import check_opponent
+from rollenv.core.errors import UsageError
 from rollenv.trainers.config.section import Positive, Section, Share, unless
 
 
@@ -43,6 +45,17 @@ class SeatsConfig(Section):
     @classmethod
     def _one_or_more(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
+
+    @field_validator("others", "opponent")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        for name in [value] if isinstance(value, str) else value:
+            if isinstance(value, str) or name not in ("self", "past", "rival"):
+                try:
+                    check_opponent(name)
+                except UsageError as error:
+                    raise ValueError(str(error)) from error
+        return value
 
     def problems(self, run: Any) -> Iterator[str]:
         if not self.others:

@@ -145,6 +145,8 @@ def test_a_larger_game_by_arguments_has_none():
         ("kuhn_poker(((", UsageError, "bracket"),
         ("catch", UsageError, "one player"),
         ("negotiation", UsageError, "chance"),
+        ("nfg_game(filename=/etc/hosts)", UsageError, "file"),
+        ("misere(game=efg_game(filename=/etc/hosts))", UsageError, "file"),
     ],
 )
 def test_what_cannot_be_played_is_refused(game, error, fact):
