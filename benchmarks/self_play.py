@@ -80,7 +80,7 @@ def draw(runs: Sequence[Rows], game: Game, file: Path) -> None:
         for curve in curves:
             axes.plot(*zip(*curve, strict=True), color=_COLOURS[name], alpha=0.3, linewidth=1)
         mean = [(at[0][0], sum(value for _, value in at) / len(at)) for at in zip(*curves, strict=True)]
-        label = f"{name} policy, {len(runs)} seeds"
+        label = f"{name} policy, {len(runs)} seed{'s' * (len(runs) > 1)}"
         axes.plot(*zip(*mean, strict=True), color=_COLOURS[name], linewidth=2.2, label=label)
     axes.axhline(game.goal, color="#888", linewidth=0.8, linestyle=":")
     axes.set(xlabel="iteration", ylabel=game.title, ylim=(0, None))
