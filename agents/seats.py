@@ -129,8 +129,12 @@ class SeatsSession(Session):
             if hasattr(agent, "draw"):  # one of several players, the same for all members of a group
                 agent, self.names[seat] = agent.draw(group)
             # Streams differ by seat; the first agent has that of an episode which it plays alone.
-            with self._faults(seat):
-                self.sessions.append(agent.start(self.envs[seat], seed + (seat - self.seat) % len(row) * 100_003))
+            try:
+                with self._faults(seat):
+                    self.sessions.append(agent.start(self.envs[seat], seed + (seat - self.seat) % len(row) * 100_003))
+            except BaseException:
+                self.close()
+                raise
         self.replayable = all(member(session, Session, "replayable") for session in self.sessions)  # type: ignore[misc]
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
@@ -142,6 +146,8 @@ class SeatsSession(Session):
             async with asyncio.timeout(None if first else self.seats.seconds) as deadline:
                 self.envs[seat].deadline = None if first else deadline
                 action: Action = await self.sessions[seat].act(observation, own)
+            if deadline.expired():  # it ignored its cancellation
+                raise TimeoutError
             if not first and not (isinstance(action, Action) and isinstance(action.text, str)):
                 raise TypeError(f"an answer must be an Action with a text, not {action!r:.60}")
         if first or self.names[seat] in _LEARN:
@@ -167,7 +173,8 @@ class SeatsSession(Session):
                 raise AgentFailed(f"{who}: the context is full: {error}") from error
             if isinstance(error, RollenvError):
                 raise AgentFailed(f"{who}: {error}") from error
-            if isinstance(error, TimeoutError):
+            deadline = self.envs[seat].deadline
+            if isinstance(error, TimeoutError) and deadline and deadline.expired():
                 raise AgentFailed(f"{who} did not answer within {self.seats.seconds:g} s") from None
             raise AgentFailed(f"{who} raised {type(error).__name__}: {error}") from error
 
@@ -183,5 +190,6 @@ class SeatsSession(Session):
         return {**member(self.sessions[self.seat], Session, "record")(), "seats": self.names, **roles}
 
     def close(self) -> None:
-        for session in self.sessions:
-            member(session, Session, "close")()
+        with contextlib.ExitStack() as stack:  # all of them, even if one raises
+            for session in self.sessions:
+                stack.callback(member(session, Session, "close"))

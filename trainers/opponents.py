@@ -118,6 +118,8 @@ class Rival:
             if int(saved.name.removeprefix("step-")) > iteration:
                 shutil.rmtree(saved)
         restored = restore(self.config, self.run, wrappers, report) if iteration else None
+        if iteration and (restored is None or restored.iteration != iteration):
+            raise checkpoint.CheckpointError(f"{self.run.checkpoints} has no checkpoint of iteration {iteration}")
         self.state: TrainingState = restored or begin(self.config, wrappers, report)
         self.learner = Updater(self.config, self.state, self.run)
 
@@ -180,7 +182,8 @@ class Opponents:
     def save(self, batches: dict[str, Any]) -> dict[str, Any]:
         """Save the rival, and return the part of a checkpoint."""
         if self.rival:
-            self.rival.state.save(self.rival.run, self.config.keep_checkpoints, batches)
+            keep = self.config.keep_checkpoints + 1  # the learner's new checkpoint may never be written
+            self.rival.state.save(self.rival.run, keep, batches)
         return {"seats": self.past.state()} if self.past else {}
 
     def saved(self) -> None:

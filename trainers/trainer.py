@@ -245,7 +245,9 @@ class Trainer:
             groups = by_seat(played)
             with self.termination.deferred():
                 with timed("update", metrics), self.batches.resting():
-                    metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
+                    # Other seats may have ended all games before the learner's turn, which is no failure.
+                    if groups or not any(t.complete for group in played for t in group):
+                        metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
                     if self.opponents:
                         metrics |= self.opponents.learn(played)
                 with timed("publish", metrics):

@@ -218,6 +218,8 @@ class Episode:
                 won = won[trajectory.seat]
             if observations := result.info.get("observations"):
                 seen = observations[trajectory.seat]
+            elif result.info.get("player", trajectory.seat) != trajectory.seat:  # it was cut off before another's turn
+                seen = ""
         trajectory.success = bool(won)
         trajectory.metrics |= result.info.get("metrics", {})
         trajectory.final_observation = seen
@@ -240,7 +242,10 @@ class Episode:
                 break
             before, result = result, await self._call_env("step", action.text)
             new = turns_of(before, action, result)
-            if players := result.info.get("players"):
+            players = before.info.get("players")
+            if result.info.get("players") != players:
+                raise EnvFailure("wrong", f"{self.env_id}: the number of players changed in the episode")
+            if players:
                 _take_seat(new, before.info["player"], result.info.get("rewards", [0.0] * players), trajectory.seat)
             turns += new
         return result
@@ -284,7 +289,8 @@ class Episode:
         except DeadlinePassed:
             raise AgentFailed(f"the agent did not answer within {self.limits.agent} s") from None
         except BaseException as error:
-            raise self._classify_agent_error("act()", error) from error
+            seat = f" in seat {result.info['player']}" if "players" in result.info else ""
+            raise self._classify_agent_error(f"act(){seat}", error) from error
         finally:
             self.trajectory.agent_seconds += self.clock() - began
 

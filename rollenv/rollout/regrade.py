@@ -67,6 +67,8 @@ def _refusal(old: Trajectory, by_function: bool) -> str:
     """Return why an episode cannot be judged again; empty if it can."""
     if not old.turns:
         return "it has no turns"
+    if any(turn.rewards for turn in old.turns):
+        return "it is a game of several players, each of whom has rewards of its own"
     if by_function:
         return ""
     if not old.complete:

@@ -37,6 +37,8 @@ _FINISHES = ("stop", "length", "unfinished")
 #: Maximum numbers that an environment or an agent may report for an episode.
 _MOST_METRICS = 100
 
+_MOST_PLAYERS = 1000
+
 _NUMBERS: tuple[type[Any], ...] = (float, int, np.integer, np.floating, np.bool_)
 
 
@@ -115,7 +117,9 @@ def _success(value: Any) -> bool:
 
 def _check_seats(info: dict[str, Any]) -> None:
     """Check what an environment of several players reports: numbers and texts by player, and who is next."""
-    players = whole(info["players"], "info['players']")
+    info["players"] = players = whole(info["players"], "info['players']")
+    if players > _MOST_PLAYERS:
+        raise BadValue(f"info['players'] is {players}; at most {_MOST_PLAYERS} can play")
     checks: dict[str, Callable[[Any], Any]] = {
         "rewards": lambda value: number(value, "every value of info['rewards']"),
         "success": _success,
@@ -127,8 +131,10 @@ def _check_seats(info: dict[str, Any]) -> None:
             info[name] = [check(each) for each in _list(info, name)]
             if len(info[name]) != players:
                 raise BadValue(f"info[{name!r}] must have a value for each of the {players} players")
-    if "player" in info and whole(info["player"], "info['player']") >= players:
-        raise BadValue(f"info['player'] must be from 0 to {players - 1}, not {info['player']}")
+    if "player" in info:
+        info["player"] = whole(info["player"], "info['player']")
+        if info["player"] >= players:
+            raise BadValue(f"info['player'] must be from 0 to {players - 1}, not {info['player']}")
 
 
 def _list(info: dict[str, Any], name: str) -> tuple[Any, ...]:

@@ -122,6 +122,7 @@ def test_what_cannot_be_judged_again_says_why():
         "it has no turns": replace(good, turns=[]),
         "not played to its end (agent)": replace(good, status="failed", failure="agent"),
         "a program played it": replace(good, record={"harness": "pi"}),
+        "several players": replace(good, turns=[replace(first, rewards=(0.0, 0.0)), *rest]),
         "(gone)": replace(good, task=Task("game:GoneForEver-v0", 3)),
         "(gone): game:GuessTheNumber-v0": replace(good, task=Task("game:GuessTheNumber-v0", 3, {"no_such": 1})),
     }
@@ -130,7 +131,7 @@ def test_what_cannot_be_judged_again_says_why():
         assert says in result.reason, result
         assert result.new is None
     kinds = Counter(each.kind for each in results)
-    assert kinds == {"unjudged": 5, "failed": 2, "same": 1}
+    assert kinds == {"unjudged": 6, "failed": 2, "same": 1}
 
 
 def test_environments_that_raise_hang_or_die_are_counted_apart(monkeypatch):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 
+import numpy as np
 import pytest
 from card_game import ID, Cards
 
 import rollenv
 from rollenv.agents.base import Action, OracleAgent, RandomAgent
 from rollenv.agents.seats import Seats
+from rollenv.core.env_spec import wrap
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records import storage
 from rollenv.rollout.seats import by_seat, from_seat
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.processes import ProcessWorkers
@@ -94,18 +98,23 @@ class Broken(RandomAgent):
             async def act(self, observation, info):
                 if how == "hangs":
                     await asyncio.Event().wait()
+                if how == "ignores":
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.Event().wait()
                 if how == "raises":
                     raise ZeroDivisionError("oh")
-                return Action("nonsense")
+                if how == "exits":
+                    raise SystemExit
+                return Action("\ud800" if how == "bad text" else "nonsense")
 
         return Session()
 
 
-@pytest.mark.parametrize("how", ["hangs", "raises"])
+@pytest.mark.parametrize("how", ["hangs", "raises", "ignores", "exits", "bad text"])
 def test_an_opponents_fault_fails_the_episode_and_is_no_loss(how):
     agent = Seats([RandomAgent(), Broken(how)], ["learner", "other"], seconds=0.05)
     played = play(agent, 4, limits=Limits(max_replacements=0))
-    assert all(t.status == "failed" and t.failure == "agent" and "seat 1 (other)" in t.error for t in played)
+    assert all(t.status == "failed" and t.failure == "agent" and "seat 1" in t.error for t in played)
 
 
 def test_an_invalid_move_is_the_movers():
@@ -116,7 +125,7 @@ def test_an_invalid_move_is_the_movers():
 
 @pytest.mark.parametrize("wrong", [
     {"player": 2}, {"player": 0, "rewards": [1.0]}, {"player": 0, "success": [True]},
-    {"player": 0, "rewards": ["a", 0.0]}, {"player": "me"}, {"player": 0, "observations": [b"", ""]},
+    {"player": 0, "rewards": ["a", 0.0]}, {"player": "me"}, {"player": 0, "observations": [b"", ""]}, {},
 ])  # fmt: skip
 def test_what_breaks_the_contract_fails_with_the_key(wrong):
     class Wrong(Cards):
@@ -130,6 +139,39 @@ def test_what_breaks_the_contract_fails_with_the_key(wrong):
         [trajectory] = manager.play([Trajectory(Task(name, 0))])
     assert trajectory.failure == "wrong"
     assert "info['" in trajectory.error
+
+
+class Growing(Cards):
+    """Has NumPy's numbers for players, and one more player after the first move."""
+
+    def _reset(self, options):
+        return super()._reset(options)[0], {"player": np.int64(0)}
+
+    def _step(self, action):
+        self.players = 3
+        return "", 0.0, False, False, {"player": 2}
+
+
+def test_a_game_whose_players_change_fails_alone(tmp_path):
+    rollenv.register("seats:Growing-v0", Growing)
+    with RolloutManager(RandomAgent(), limits=Limits(max_replays=0)) as manager:
+        played = manager.play([Trajectory(Task("seats:Growing-v0", 0)), Trajectory(Task(ID, 0))])
+    assert [t.failure for t in played] == ["wrong", ""]
+    storage.write(tmp_path / "games.jsonl", played)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_game_that_is_cut_off_shows_no_seat_what_another_sees(turns):
+    for trajectory in play(RandomAgent(), limits=Limits(turns=turns)):
+        env = rollenv.make(ID)
+        env.reset(seed=trajectory.task.seed)
+        others = "JQK"[env.unwrapped.cards[1 - trajectory.seat]]
+        assert f"card is {others}" not in trajectory.final_observation
+
+
+def test_a_history_of_all_players_is_refused():
+    with pytest.raises(rollenv.UsageError, match="several players"):
+        wrap(rollenv.make(ID), {"concat": {}})
 
 
 class SometimesHangs(RandomAgent):
@@ -169,7 +211,6 @@ def test_nothing_is_lost_when_workers_are_killed_and_a_seat_hangs():
 
 def test_exports_of_a_game_have_the_words_of_one_seat_only(tmp_path):
     from rollenv.rollout.exports.files import export
-    from rollenv.rollout.records import storage
 
     played = play(RandomAgent())
     storage.write(tmp_path / "games.jsonl", played)

@@ -6,13 +6,15 @@ import json
 
 import numpy as np
 import pytest
-from card_game import ID
+from card_game import ID, Cards
 
+import rollenv
 from rollenv.core.errors import UsageError
 from rollenv.trainers import advantages
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
+from rollenv.trainers.training_state import TrainingState
 
 BASE = [
     "threads=1", "iterations=4", "checkpoint_every=1", "env.kwargs={}", "eval.kwargs={}", f"env.id={ID}",
@@ -54,6 +56,37 @@ def test_a_run_resumes_to_equal_numbers(kind, tmp_path):
         with pytest.raises(Interrupted):
             trainer.fit()
     assert fit(tmp_path / "cut", *KINDS[kind]) == whole
+
+
+def test_a_rival_keeps_what_the_learners_last_checkpoint_needs(tmp_path, monkeypatch):
+    settings = [*KINDS["rival"], "keep_checkpoints=1"]
+    save = TrainingState.save
+    with monkeypatch.context() as patched, start(tmp_path / "cut", *settings) as trainer:
+
+        def stop(state, *rest):
+            if state is trainer.state:
+                _stop("training", state.iteration)
+            save(state, *rest)
+
+        patched.setattr(TrainingState, "save", stop)
+        with pytest.raises(Interrupted):
+            trainer.fit()
+    assert fit(tmp_path / "cut", *settings) == fit(tmp_path / "whole", *settings)
+
+
+class Once(Cards):
+    """The first player alone moves."""
+
+    def _step(self, action):
+        info = {"rewards": [1.0, -1.0], "observations": ["", ""], "success": [True, False]}
+        return "", 1.0, True, False, info
+
+
+def test_a_batch_without_a_turn_of_the_learner_is_not_learnt_from(tmp_path):
+    rollenv.register("seats:Once-v0", Once)
+    settings = ["env.id=seats:Once-v0", "rollout.groups_per_batch=1", "seats.others=rival", "eval.every=4", "seed=1"]
+    rows = fit(tmp_path / "run", *settings)[1:]
+    assert {("drift" in row, "rival/drift" in row) for row in rows} == {(True, False), (False, True)}
 
 
 class Interrupted(Exception):

@@ -39,6 +39,8 @@ class ObservationWrapper(Wrapper):
         tokenizer: Tokenizer | None = None,
     ):
         super().__init__(env)
+        if env.players > 1:
+            raise UsageError(f"{env} has several players, and its history would show each what only others may see")
         if include_chat_template is None:
             include_chat_template = tokenizer is not None and include_action and not apply_chat_template_on_reset
         if include_chat_template and apply_chat_template_on_reset:
