@@ -39,8 +39,6 @@ class ObservationWrapper(Wrapper):
         tokenizer: Tokenizer | None = None,
     ):
         super().__init__(env)
-        if env.players > 1:
-            raise UsageError(f"{env} has several players, and its history would show each what only others may see")
         if include_chat_template is None:
             include_chat_template = tokenizer is not None and include_action and not apply_chat_template_on_reset
         if include_chat_template and apply_chat_template_on_reset:
@@ -74,7 +72,13 @@ class ObservationWrapper(Wrapper):
         return self.observation(info), reward, terminated, truncated, info
 
     def observation(self, info: dict[str, Any]) -> str:
-        """Return the history with the prefix and suffix of ``info``."""
+        """Return the history with the prefix and suffix of ``info``.
+
+        Raises:
+            UsageError: the environment has several players.
+        """
+        if "players" in info:
+            raise UsageError(f"{self} has several players: its history would show each what only others may see")
         text = self._template(self._messages()) if self.include_chat_template else self._joined()
         return f"{info.get('prefix', '')}{text}{info.get('suffix', '')}"
 
