@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 
+import card_game
 import pytest
 from card_game import ID, Cards
 
@@ -17,6 +18,12 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.seats import by_seat, from_seat
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.processes import ProcessWorkers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _games():
+    with card_game.registered():
+        yield
 
 
 class Spy(RandomAgent):
@@ -124,10 +131,9 @@ def test_what_breaks_the_contract_fails_with_the_key(wrong):
             observation, _ = super()._reset(options)
             return observation, wrong
 
-    name = f"seats:Wrong{abs(hash(str(wrong)))}-v0"
-    rollenv.register(name, Wrong)
-    with RolloutManager(RandomAgent(), limits=Limits(max_replays=0)) as manager:
-        [trajectory] = manager.play([Trajectory(Task(name, 0))])
+    manager = RolloutManager(RandomAgent(), limits=Limits(max_replays=0))
+    with card_game.registered(Wrong=Wrong), manager:
+        [trajectory] = manager.play([Trajectory(Task("seats:Wrong-v0", 0))])
     assert trajectory.failure == "wrong"
     assert "info['" in trajectory.error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import card_game
 import numpy as np
 import pytest
 from card_game import ID
@@ -22,6 +23,12 @@ BASE = [
     "rollout.max_new_tokens=4", "optimizer.lr=2e-2", "optimizer.warmup_iterations=0", "optimizer.epochs=1",
     "eval.episodes=10", "eval.every=2",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _games():
+    with card_game.registered():
+        yield
 
 
 def start(path, *overrides) -> Trainer:
