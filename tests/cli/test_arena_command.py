@@ -14,6 +14,12 @@ import card_game
 AGENTS = ("--agents", "random", "oracle", "constant:bet")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _games():
+    with card_game.registered():
+        yield
+
+
 def test_agents_are_rated_with_a_page_of_their_games(rollenv_command, tmp_path):
     done = rollenv_command("arena", card_game.ID, *AGENTS, "-n", "5", "--out", "an arena")
     assert done.returncode == 0, done.stderr

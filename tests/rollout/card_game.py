@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import rollenv
+from rollenv.core import registry
 
 ID = "seats:Cards-v0"
 
@@ -43,4 +47,15 @@ class Cards(rollenv.Env):
         return "bet" if self.cards[len(self.said) % 2] == 2 else "pass"
 
 
-rollenv.register(ID, Cards)
+@contextlib.contextmanager
+def registered(**others: type[rollenv.Env]) -> Iterator[None]:
+    """With the id, and those of further games, in the block only: ``Name=Class`` is seats:Name-v0."""
+    rollenv.list_envs()
+    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    registry.ENV_REGISTRY.pop(ID, None)
+    for name, game in {"Cards": Cards, **others}.items():
+        rollenv.register(f"seats:{name}-v0", game)
+    try:
+        yield
+    finally:
+        registry.ENV_REGISTRY = before

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_seats import Broken
 
-import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import ConstantAgent, OracleAgent, RandomAgent
 from rollenv.rollout.arena import RoundRobin, pairs_of, ratings, results
@@ -35,7 +34,10 @@ class Forfeit(card_game.Cards):
         return told[0], -1.0, True, False, info
 
 
-rollenv.register(FORFEIT, Forfeit)
+@pytest.fixture(scope="module", autouse=True)
+def _games():
+    with card_game.registered(Forfeit=Forfeit):
+        yield
 
 
 def play(agents, deals=6, env_id=card_game.ID, **settings):

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 
+import card_game
 import numpy as np
 import pytest
 from card_game import ID, Cards
@@ -21,6 +22,12 @@ from rollenv.rollout.records import storage
 from rollenv.rollout.seats import by_seat, from_seat
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.processes import ProcessWorkers
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _games():
+    with card_game.registered():
+        yield
 
 
 class Spy(RandomAgent):
@@ -133,10 +140,9 @@ def test_what_breaks_the_contract_fails_with_the_key(wrong):
             observation, _ = super()._reset(options)
             return observation, wrong
 
-    name = f"seats:Wrong{abs(hash(str(wrong)))}-v0"
-    rollenv.register(name, Wrong)
-    with RolloutManager(RandomAgent(), limits=Limits(max_replays=0)) as manager:
-        [trajectory] = manager.play([Trajectory(Task(name, 0))])
+    manager = RolloutManager(RandomAgent(), limits=Limits(max_replays=0))
+    with card_game.registered(Wrong=Wrong), manager:
+        [trajectory] = manager.play([Trajectory(Task("seats:Wrong-v0", 0))])
     assert trajectory.failure == "wrong"
     assert "info['" in trajectory.error
 
@@ -153,8 +159,8 @@ class Growing(Cards):
 
 
 def test_a_game_whose_players_change_fails_alone(tmp_path):
-    rollenv.register("seats:Growing-v0", Growing)
-    with RolloutManager(RandomAgent(), limits=Limits(max_replays=0)) as manager:
+    manager = RolloutManager(RandomAgent(), limits=Limits(max_replays=0))
+    with card_game.registered(Growing=Growing), manager:
         played = manager.play([Trajectory(Task("seats:Growing-v0", 0)), Trajectory(Task(ID, 0))])
     assert [t.failure for t in played] == ["wrong", ""]
     storage.write(tmp_path / "games.jsonl", played)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
+import card_game
 import numpy as np
 import pytest
 from card_game import ID, Cards
 
-import rollenv
 from rollenv.core.errors import UsageError
 from rollenv.trainers import advantages
 from rollenv.trainers.config import load_config
@@ -24,6 +24,12 @@ BASE = [
     "rollout.max_new_tokens=4", "optimizer.lr=2e-2", "optimizer.warmup_iterations=0", "optimizer.epochs=1",
     "eval.episodes=10", "eval.every=2",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _games():
+    with card_game.registered():
+        yield
 
 
 def start(path, *overrides) -> Trainer:
@@ -83,9 +89,9 @@ class Once(Cards):
 
 
 def test_a_batch_without_a_turn_of_the_learner_is_not_learnt_from(tmp_path):
-    rollenv.register("seats:Once-v0", Once)
     settings = ["env.id=seats:Once-v0", "rollout.groups_per_batch=1", "seats.others=rival", "eval.every=4", "seed=1"]
-    rows = fit(tmp_path / "run", *settings)[1:]
+    with card_game.registered(Once=Once):
+        rows = fit(tmp_path / "run", *settings)[1:]
     assert {("drift" in row, "rival/drift" in row) for row in rows} == {(True, False), (False, True)}
 
 
