@@ -20,6 +20,7 @@ from rollenv.core.env_spec import Wrappers
 from rollenv.core.plugins import function_at
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.report.folders import hide_secrets
+from rollenv.rollout import validation
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.group_reward import GroupReward, group_function
@@ -337,7 +338,8 @@ class Trainer:
             for name in self.config.eval.measures:
                 config = self.config.model_copy(update={"run_dir": str(self.run.path)})
                 found = function_at(name, "eval.measures", self.run.path)(player, config)
-                metrics |= {f"eval/{key}": float(value) for key, value in found.items()}
+                found = validation.numbers(found, f"the answer of eval.measures {name!r}")
+                metrics |= {f"eval/{key}": value for key, value in found.items()}
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
         if self.rewards:

@@ -103,7 +103,7 @@ def info(value: Any) -> dict[str, Any]:
     elif checked.get("success") is not None:
         checked["success"] = _success(checked["success"])
     if "metrics" in checked:
-        checked["metrics"] = _metrics(checked["metrics"], "info['metrics']")
+        checked["metrics"] = numbers(checked["metrics"], "info['metrics']")
     return checked
 
 
@@ -142,7 +142,7 @@ def _list(info: dict[str, Any], name: str) -> tuple[Any, ...]:
     return _sequence(value.tolist() if isinstance(value, np.ndarray) else value, f"info[{name!r}]")
 
 
-def _metrics(values: Any, what: str) -> dict[str, float]:
+def numbers(values: Any, what: str) -> dict[str, float]:
     """Check a mapping of names to finite numbers."""
     if not isinstance(values, Mapping):
         raise BadValue(f"{what} must be a dict of numbers, not {kind(values)}")
@@ -207,7 +207,7 @@ def action(value: Any) -> Action:
         finish,
         text(value.raw, "an action's raw response"),
         _messages(value.messages),
-        _metrics(value.usage, "an action's usage"),
+        numbers(value.usage, "an action's usage"),
         number(value.reward, "an action's reward"),
         text(value.routes, "an action's routes"),
         tuple(map(action, _sequence(value.calls, "an action's calls"))),

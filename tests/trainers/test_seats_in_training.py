@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from card_game import ID, Cards
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.trainers import advantages
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
@@ -93,6 +93,11 @@ def test_a_batch_without_a_turn_of_the_learner_is_not_learnt_from(tmp_path):
     with card_game.registered(Once=Once):
         rows = fit(tmp_path / "run", *settings)[1:]
     assert {("drift" in row, "rival/drift" in row) for row in rows} == {(True, False), (False, True)}
+
+
+def test_a_measure_that_is_no_number_is_named(tmp_path):
+    with pytest.raises(RollenvError, match="operator:ne"):
+        fit(tmp_path / "run", "eval.measures=['operator:ne']", "iterations=0")
 
 
 class Interrupted(Exception):
