@@ -15,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +66,11 @@ every = 250
 
 
 def train(folder: Path, recipe: str, seed: int) -> Path:
-    """Train, and return the run's folder."""
+    """Train, or go on with an earlier call's run, and return the run's folder."""
     run = folder / f"{Path(recipe).stem}-{seed}"
     command = [sys.executable, "-m", "rollenv", "train", recipe, f"run_dir={run}", f"seed={seed}"]
+    if run.exists():
+        command = [sys.executable, "-m", "rollenv", "train", recipe, f"run_dir={run}", "--resume"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return run
 
@@ -107,6 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--runs", type=Path, default=Path("runs/benchmark-seats"), help="a folder, kept")
     args = parser.parse_args()
     lines = [
         "# Seats: two learners, and a proposer with its solvers",
@@ -119,25 +121,25 @@ def main() -> None:
         "| seed | own seats | seat 0's model in both | seat 1's model in both | each in the other's |",
         "|---|---|---|---|---|",
     ]
-    with tempfile.TemporaryDirectory() as name:
-        recipe = Path(name, "rivals.toml")
-        recipe.write_text(RIVALS)
-        for seed in range(args.seeds):
-            gains = pairings(train(Path(name), str(recipe), seed))
-            lines.append(f"| {seed} | {' | '.join(f'{gain:+.3f}' for gain in gains)} |")
-        lines += [
-            "",
-            "Seat 1 loses what seat 0 gains. Seat 0's model plays worse in seat 1 than seat 1's own, against the same",
-            "seat 0, where the second column is above the first.",
-            "",
-            "## Tasks that the model writes for itself: right answers to 300 drawn tasks",
-            "",
-            "| seed | before | after 60 iterations |",
-            "|---|---|---|",
-        ]
-        for seed in range(args.seeds):
-            before, after = solved(train(Path(name), "propose", seed))
-            lines.append(f"| {seed} | {before:.1%} | {after:.1%} |")
+    args.runs.mkdir(parents=True, exist_ok=True)
+    recipe = args.runs / "rivals.toml"
+    recipe.write_text(RIVALS)
+    for seed in range(args.seeds):
+        gains = pairings(train(args.runs, str(recipe), seed))
+        lines.append(f"| {seed} | {' | '.join(f'{gain:+.3f}' for gain in gains)} |")
+    lines += [
+        "",
+        "Seat 1 loses what seat 0 gains. Seat 0's model plays worse in seat 1 than seat 1's own, against the same",
+        "seat 0, where the second column is above the first.",
+        "",
+        "## Tasks that the model writes for itself: right answers to 300 drawn tasks",
+        "",
+        "| seed | before | after 60 iterations |",
+        "|---|---|---|",
+    ]
+    for seed in range(args.seeds):
+        before, after = solved(train(args.runs, "propose", seed))
+        lines.append(f"| {seed} | {before:.1%} | {after:.1%} |")
     text = "\n".join(lines) + "\n"
     print(text)
     if args.out:
