@@ -74,9 +74,15 @@ class TokenSession(Session):
     max_observation: int = 0
     _instructions: str | None = None
     _turns: list[tuple[str, str]] = field(default_factory=list)
+    _full: bool = False
+    """True if the last observation was asked about, but did not fit."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        prompt = self.ask(observation, info)
+        try:
+            prompt = self.ask(observation, info)
+        except ContextFull:
+            self._full = True
+            raise
         sampling, room = self.sampling, self.engine.max_context - len(prompt)
         if sampling.max_new_tokens > room:
             sampling = dataclasses.replace(sampling, max_new_tokens=room)
@@ -85,6 +91,8 @@ class TokenSession(Session):
         )
 
     def next_prompt(self, observation: str, info: dict[str, Any]) -> Ids:
+        if self._full:
+            return ()
         try:
             return self.ask(observation, info)
         except ContextFull:

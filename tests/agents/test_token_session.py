@@ -173,9 +173,11 @@ def test_a_prompt_and_its_answer_fit_the_context(prompt):
     played = play(TokenAgent(engine, tokenizer, prompt, Sampling(max_new_tokens=50)), [("hello", {})])
     assert engine.asked[0][2] == len(played.turns[0].response_ids) == 4
     engine = ScriptEngine([[9] * 99] * 9, max_context=size)
+    session = TokenAgent(engine, tokenizer, prompt).start(None, 0)
     with pytest.raises(ContextFull, match=f"{size} tokens"):
-        play(TokenAgent(engine, tokenizer, prompt), [("hello", {})])
+        asyncio.run(session.act("hello", {}))
     assert engine.asked == []
+    assert session.next_prompt("hello", {}) == (), "the episode ends there"
 
 
 def test_a_prompt_drops_its_oldest_history_to_keep_within_its_limit():
