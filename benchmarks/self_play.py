@@ -21,7 +21,7 @@ _COLOURS = {"average": "#1f6feb", "last": "#d1570a"}
 
 @dataclass(frozen=True)
 class Game:
-    """What is measured of a recipe, and what it shall reach."""
+    """The measure of a recipe, and the value to reach."""
 
     title: str
     measures: dict[str, str]

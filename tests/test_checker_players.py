@@ -1,4 +1,4 @@
-"""What the checker finds in games of several players."""
+"""Findings of the checker in games of several players."""
 
 import pytest
 

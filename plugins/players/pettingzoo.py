@@ -156,7 +156,7 @@ class PettingZoo(ReplayState, Table):
         return f"You are {agent}, one of {', '.join(map(str, self.agents))}.{how}\n{seen}"
 
     def render(self) -> str:
-        """What the agent to move sees."""
+        """The observation of the agent to move."""
         if not self._begun or not self.game.agents:
             return ""
         agent = self.game.agent_selection

@@ -285,7 +285,7 @@ class OpenSpiel(Table):
         return {"brief": self.state_key()}
 
     def render(self) -> str:
-        """What the player to move sees; the whole state at the end."""
+        """The information of the player to move; the whole state at the end."""
         if self.state.is_terminal() or self._forfeiter is not None:
             return f"{self.state}\nreturns: {', '.join(f'{total:g}' for total in self.state.returns())}"
         if self.state.is_chance_node():

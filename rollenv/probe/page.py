@@ -1,4 +1,4 @@
-"""What the page of a probe shows above its episodes: the verdict, and tables of text."""
+"""The part of a probe's page above its episodes: the verdict, and tables of text."""
 
 from __future__ import annotations
 
