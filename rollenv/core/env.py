@@ -29,6 +29,7 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from rollenv.core.errors import EpisodeOver, NoSuchAbility, UsageError, did_you_mean
+from rollenv.core.pictures import pictures
 from rollenv.core.spaces import TextSpace
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ class Env(gymnasium.Env[str, str]):
             self.seed_stream(seed)
         self._over = True
         observation, info = self._reset(given)
+        if "images" in info:
+            info = {**info, "images": list(pictures(info))}
         if self.players > 1:
             info = {**info, "players": self.players}
         self._over, self._begun = False, True
@@ -163,6 +166,8 @@ class Env(gymnasium.Env[str, str]):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         result = self._step(action)
         self._over = result[2] or result[3]
+        if "images" in result[4]:
+            result = (*result[:4], {**result[4], "images": list(pictures(result[4]))})
         if self.players > 1:
             result = (*result[:4], {**result[4], "players": self.players})
         return result

@@ -224,6 +224,7 @@ class Episode:
         trajectory.metrics |= result.info.get("metrics", {})
         trajectory.final_observation = seen
         trajectory.final_view = result.view
+        trajectory.final_images = result.info.get("images", ()) if seen == result.observation else ()
         if spoiled := result.info.get("spoiled"):
             self._fail("user", str(spoiled))
 
@@ -529,6 +530,7 @@ def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
         messages=action.messages,
         valid=after.info.get("valid") is not False,
         routes=action.routes,
+        images=before.info.get("images", ()),
     )
 
 

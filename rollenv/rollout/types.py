@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rollenv import notebook
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import Picture
 
 #: "terminated": the task ended. "truncated": a limit ended the episode, such as the environment's or the model's
 #: context. "failed": see ``error``. "cancelled": other members were faster, or it became too stale.
@@ -76,6 +77,8 @@ class Turn:
     routes: str = ""
     """The experts of each token but the last, prompt included: base64 of little-endian int16 of the shape
     (tokens, layers k). Empty if not requested."""
+    images: tuple[Picture, ...] = ()
+    """The pictures of the observation, in the order of their marks."""
     player: int = 0
     """The player whose turn it was."""
     rewards: tuple[float, ...] = ()
@@ -105,6 +108,7 @@ class Trajectory:
     failed."""
     final_observation: str = ""
     final_view: str = ""
+    final_images: tuple[Picture, ...] = ()
     final_ids: tuple[int, ...] = ()
     """The prompt that would have followed a limit. Empty if the episode ended by itself, or if it did not fit."""
     group: int = 0

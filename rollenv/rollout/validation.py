@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from rollenv.agents.base import Action
-from rollenv.core.errors import RollenvError
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.pictures import pictures
 
 #: Maximum characters of one observation, action, state key or drawing.
 LARGEST_TEXT = 1 << 24
@@ -102,6 +103,11 @@ def info(value: Any) -> dict[str, Any]:
         _check_seats(checked)
     elif checked.get("success") is not None:
         checked["success"] = _success(checked["success"])
+    if "images" in checked:
+        try:
+            checked["images"] = pictures(checked)
+        except UsageError as error:
+            raise BadValue(str(error)) from error
     if "metrics" in checked:
         checked["metrics"] = numbers(checked["metrics"], "info['metrics']")
     return checked

@@ -53,7 +53,8 @@ class EnvResult:
     @property
     def fingerprint(self) -> int:
         """A hash of the result, stable within this process."""
-        return hash((self.observation, self.reward, self.terminated, self.truncated, self.state_key))
+        images = self.info.get("images", ())
+        return hash((self.observation, self.reward, self.terminated, self.truncated, self.state_key, images))
 
 
 def validated(

@@ -1,0 +1,221 @@
+"""Pictures in observations: ``info["images"]``, in the order of their marks in the text."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import importlib
+import io
+import re
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from rollenv.core.errors import MissingExtra, UsageError
+
+#: The place of a picture in a text.
+MARK = "<image>"
+
+#: The most pixels of a picture.
+MAX_PIXELS = 16_000_000
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,")
+_KNOWN: WeakValueDictionary[int, Picture] = WeakValueDictionary()
+
+
+class Picture:
+    """A PNG file. Two pictures with equal bytes are one object, as long as somebody holds it.
+
+    Args:
+        png: a whole file with 8 bits per channel and no transparency; :func:`picture` converts others.
+
+    Raises:
+        UsageError: for other bytes.
+    """
+
+    __slots__ = ("__weakref__", "height", "png", "sha256", "width")
+
+    png: bytes
+    sha256: str
+    width: int
+    height: int
+
+    def __new__(cls, png: bytes) -> Picture:
+        sha256 = hashlib.sha256(png).hexdigest()
+        if (known := _KNOWN.get(_number(sha256))) is not None:
+            return known
+        made = super().__new__(cls)
+        made.png, made.sha256 = png, sha256
+        made.width, made.height = _size(png)
+        return _KNOWN.setdefault(made.number, made)
+
+    def __reduce__(self) -> tuple[type[Picture], tuple[bytes]]:
+        return Picture, (self.png,)
+
+    def __repr__(self) -> str:
+        return f"<Picture {self.width}x{self.height} {self.sha256[:12]}>"
+
+    @property
+    def number(self) -> int:
+        """The id of each of its tokens in a prompt: 2**62 and 62 bits of the hash, so no token of a vocabulary."""
+        return _number(self.sha256)
+
+    @property
+    def url(self) -> str:
+        """A data URL."""
+        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+
+    def array(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return the pixels, of shape (height, width, 3)."""
+        return np.asarray(_pillow().open(io.BytesIO(self.png)).convert("RGB"))
+
+
+def _number(sha256: str) -> int:
+    return 1 << 62 | int(sha256[:16], 16) >> 2
+
+
+def is_picture_token(token: int) -> bool:
+    """Return whether the id of a prompt's token stands for a part of a picture."""
+    return token >> 62 == 1
+
+
+def numbered(token: int) -> Picture:
+    """Return the picture of a token id.
+
+    Raises:
+        UsageError: nobody holds it any more.
+    """
+    found = _KNOWN.get(token)
+    if found is None:
+        raise UsageError(f"the picture of token {token} is gone: keep its Picture (turn.images) with the token ids")
+    return found
+
+
+def picture(of: Any) -> Picture:
+    """Convert an array (height, width, 3) of bytes, a Pillow image, a file's bytes or a data URL to a picture.
+
+    PNG files of 8 bits without transparency stay as they are. Of others, the pixels are kept, turned as EXIF says, on
+    white where they are transparent, and with 8 bits for each of red, green and blue.
+
+    Raises:
+        UsageError: it is none of these, damaged, or has more than ``MAX_PIXELS`` pixels.
+        MissingExtra: it has to be converted and Pillow is not installed.
+    """
+    if isinstance(of, Picture):
+        return of
+    if isinstance(of, np.ndarray):
+        return Picture(png_of(of))
+    if isinstance(of, Mapping):  # a part of a chat message
+        of = of.get("image_url", of)
+        of = of.get("url") if isinstance(of, Mapping) else of
+    if isinstance(of, str) and (start := _DATA_URL.match(of)):
+        try:
+            of = base64.b64decode(of[start.end() :], validate=True)
+        except binascii.Error as error:
+            raise UsageError(f"the data URL of a picture is not base64: {error}") from error
+    if isinstance(of, bytes):
+        return Picture(of if _is_plain(of) else _converted(of))
+    if hasattr(of, "save") and hasattr(of, "convert"):
+        return Picture(_saved(of))
+    raise UsageError(
+        f"a picture must be an array (height, width, 3) of uint8, a Pillow image, the bytes of a file or a data URL, "
+        f"not {type(of).__name__} {of!r:.60}"
+    )
+
+
+def pictures(info: Mapping[str, Any]) -> tuple[Picture, ...]:
+    """Return the pictures of an observation.
+
+    Raises:
+        UsageError: ``info["images"]`` is not a list of what :func:`picture` converts.
+    """
+    given = info.get("images") or ()
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
+        raise UsageError(f'info["images"] must be a list of pictures, not {type(given).__name__}')
+    return tuple(map(picture, given))
+
+
+def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
+    """Encode pixels as PNG.
+
+    Args:
+        pixels: (height, width, 3), uint8.
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or 0 in pixels.shape:
+        raise UsageError(f"pixels must be uint8 (height, width, 3), not {pixels.dtype} {pixels.shape}")
+    height, width, _ = pixels.shape
+    lines = np.zeros((height, 1 + 3 * width), np.uint8)  # each begins with its filter, 0: none
+    lines[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 6)), (b"IEND", b""))
+    return _PNG + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+
+
+def _header(data: bytes) -> tuple[int, int, int, int]:
+    """Return width, height, bits per channel and kind of colour of a PNG file."""
+    if data[:8] != _PNG or len(data) < 33:
+        raise UsageError(f"this is not a PNG file: {data[:12]!r}")
+    width, height, bits, colour = struct.unpack(">IIBB", data[16:26])
+    return width, height, bits, colour
+
+
+def _is_plain(data: bytes) -> bool:
+    if data[:8] != _PNG or len(data) < 33:
+        return False
+    *_, bits, colour = _header(data)
+    return bits == 8 and colour in (0, 2, 3) and b"tRNS" not in data and b"eXIf" not in data
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    """Return the width and the height of a PNG file, all parts of which are whole."""
+    width, height, *_ = _header(data)
+    _check_size(width, height)
+    at, kind = 8, b""
+    while kind != b"IEND":
+        length = int.from_bytes(data[at : at + 4], "big")
+        kind, end = data[at + 4 : at + 8], at + 12 + length
+        if end > len(data) or zlib.crc32(data[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+            raise UsageError(f"a PNG file of {width}x{height} pixels is cut or damaged after {at} of its bytes")
+        at = end
+    return width, height
+
+
+def _check_size(width: int, height: int) -> None:
+    if not 0 < width * height <= MAX_PIXELS:
+        raise UsageError(f"a picture has {width}x{height} pixels; at most {MAX_PIXELS:,} are allowed: make it smaller")
+
+
+def _converted(data: bytes) -> bytes:
+    try:
+        opened = _pillow().open(io.BytesIO(data))
+        _check_size(*opened.size)
+        opened.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(f"a picture cannot be read: {error} (it begins with {data[:12]!r})") from error
+    return _saved(opened)
+
+
+def _saved(image: Any) -> bytes:
+    _check_size(*image.size)
+    image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
+    if image.mode.startswith("I"):  # 16 bits, which Pillow would cut instead of scaling
+        image = _pillow().fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    if "A" in image.mode or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
+    return png_of(np.asarray(image.convert("RGB")))
+
+
+def _pillow() -> Any:
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise MissingExtra("pictures that are no plain PNG files need Pillow: pip install pillow") from error
