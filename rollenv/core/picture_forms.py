@@ -18,7 +18,7 @@ from rollenv.core.parsing import well_formed
 from rollenv.core.pictures import MARK, Picture
 
 #: What a mark becomes that stands for no picture, in a text with pictures.
-WORD = "(image)"
+WORD = "[image]"
 
 _BOUND = re.compile(r"<image:([0-9a-f]{64})>")
 
@@ -70,11 +70,6 @@ def is_picture(value: Any) -> bool:
     return isinstance(value, Picture) or pixels or (hasattr(value, "save") and hasattr(value, "convert"))
 
 
-def reference(image: Picture) -> dict[str, Any]:
-    """Return the JSON form of a picture whose bytes lie elsewhere."""
-    return {"type": "image", "sha256": image.sha256, "width": image.width, "height": image.height}
-
-
 def pil(image: Picture) -> Any:
     """Return a picture as Pillow's."""
     pixels = image.array()  # says how to install Pillow
@@ -109,7 +104,7 @@ FORMS: dict[str, tuple[Callable[[str], Any], Callable[[Picture], Any]]] = {
     ),
     "mcp": (_text, lambda image: {"type": "image", "mimeType": "image/png", "data": _base64(image)}),
     "trl": (_text, lambda image: {"type": "image", "image": pil(image)}),
-    "stored": (_text, reference),
+    "stored": (_text, lambda image: image.as_json(data=False)),
 }
 
 

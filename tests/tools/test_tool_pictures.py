@@ -55,7 +55,7 @@ def test_functions_return_pictures_arrays_and_pillows_images():
     for colour, pixels in (("red", RED), ("blue", BLUE), ("kept", RED)):
         assert step(("draw", {"colour": colour})) == ("<image>", [picture(pixels)], ["<image>"])
     text, images, _ = step(("compare", {}))
-    assert (text, images) == ("First (image):\n<image>\nthen:\n<image>", [picture(RED), picture(BLUE)])
+    assert (text, images) == ("First [image]:\n<image>\nthen:\n<image>", [picture(RED), picture(BLUE)])
     text, images, _ = step(("draw", {"colour": "huge"}))
     assert "5000x4000" in text
     assert images == []
@@ -64,7 +64,7 @@ def test_functions_return_pictures_arrays_and_pillows_images():
 def test_marks_are_those_of_pictures_whatever_texts_say():
     text, images, texts = step(("draw", {"colour": "red"}), ("describe", {"words": "<image>"}), ("<image>", {}))
     assert (text.count("<image>"), images) == (1, [picture(RED)])
-    assert texts[:2] == ["<image>", "(image)"]
+    assert texts[:2] == ["<image>", "[image]"]
     assert step(("describe", {"words": "<image>"}))[:2] == ("<image>", []), "a word, where there are no pictures"
     name = f"<image:{picture(RED).sha256}>"
     text, images, _ = step(("draw", {"colour": "red"}), ("describe", {"words": name}))
