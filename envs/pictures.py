@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rollenv.core.drawing import Cell, Drawing, grid, tone
 
 _WALL = Cell("wall")
@@ -25,6 +27,32 @@ _LAKE = {
 }
 _MINES = {".": Cell("hidden"), "F": Cell("hidden", ("flag",)), "0": Cell("open")}
 _MARKS = {"G": "good", "Y": "near", "X": "miss"}
+
+#: For :attr:`rollenv.Env.picture_words`: what texts say of symbols, and the words for a reader of a picture.
+SOKOBAN_WORDS = {
+    r"(?m)^P is you, # a wall.*": "You are blue, walls are grey, boxes brown, targets red rings, "
+    "and boxes on a target green.",
+    r"\nAs \(row,column\) from 0: .*": "",
+}
+LAKE_WORDS = {r"P is you, _ is ice.*": "You are blue, holes are dark, and the goal is a flag."}
+MINES_WORDS = {r"\. is a hidden cell, F a flag, and": "hidden cells are grey, a flag is red, and"}
+SUDOKU_WORDS = {r", \. is an empty cell": ""}
+FIFTEEN_WORDS = {r" \(__\)": ""}
+HANGMAN_WORDS = {r"; _ is a place still hidden": "; a grey place is still hidden"}
+WORDLE_WORDS = {
+    r"G is in the right place, Y belongs in another place, X is not": "green is in the right place, yellow belongs in "
+    "another place, grey is not",
+    r", marked [GYX]+": "",
+}
+MASTERMIND_WORDS = {r"(Turn \d+: [\d ]+): \d+ black, \d+ white": r"\1"}
+LETTERS_WORDS = {r"those of words you found in lower case": "those of words you found on green"}
+CROSSWORD_WORDS = {
+    r"_ is a cell to fill and \. not part of a word": "white cells are to fill and dark ones not part of a word"
+}
+MAZE_WORDS = {
+    r"Navigate from '.' \(start\) to '.' \(goal\)": "Navigate from the blue figure to the flag",
+    r"(?m)^Legend: .*\n+": "",
+}
 
 
 def sokoban(text: str) -> Drawing:
@@ -123,3 +151,17 @@ def nim(text: str) -> Drawing:
     piles = [line.removeprefix("pile ").split(": ") for line in lines if line.startswith("pile ")]
     rows = [[Cell("label", text=name), *[Cell("none", ("dot",))] * int(size)] for name, size in piles]
     return Drawing(rows, [line for line in lines if not line.startswith("pile ")])
+
+
+def maze(text: str) -> Drawing | None:
+    """Draw a maze of reasoning-gym, whose text names its symbols."""
+    found = re.fullmatch(
+        r"(?s)(.*'(.)' \(start\).*'(.)' \(goal\).*?)```\n(.*)\n```(.*'(.)' = Wall, '(.)' = Passage.*)", text
+    )
+    if not found:
+        return None
+    before, start, goal, board, after, wall, passage = found.groups()
+    floor = Cell("floor")
+    looks = {wall: _WALL, passage: floor, start: Cell("floor", ("player",)), goal: Cell("floor", ("goal",))}
+    rows = [[looks.get(symbol, floor) for symbol in line] for line in board.split("\n")]
+    return Drawing(rows, [line for line in (before + after).split("\n") if line])

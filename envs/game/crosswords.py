@@ -24,6 +24,7 @@ class Crosswords(TextGame):
     """
 
     picture = staticmethod(pictures.crossword)
+    picture_words = pictures.CROSSWORD_WORDS
     size_names = ("hardcore", "max_turns", "num_words")
     random_sizes = ((False, 20, 3), (True, 20, 3))
     state_names = ("entries", "filled")

@@ -27,6 +27,7 @@ class FifteenPuzzle(TextGame):
     """
 
     picture = staticmethod(pictures.fifteen)
+    picture_words = pictures.FIFTEEN_WORDS
     size_names = ("num_rows", "max_turns")
     random_sizes = ((2, 10), (3, 20), (4, 50))
     state_names = ("tiles", "home")

@@ -28,6 +28,7 @@ class FrozenLake(GridGame):
     """
 
     picture = staticmethod(pictures.frozen_lake)
+    picture_words = pictures.LAKE_WORDS
     directions = ("left", "down", "right", "up")
     reward_schemes = {
         "gem": Rewards(),

@@ -28,6 +28,7 @@ class Hangman(TextGame):
     """
 
     picture = staticmethod(pictures.hangman)
+    picture_words = pictures.HANGMAN_WORDS
     size_names = ("word_length", "max_turns")
     random_sizes = ((3, 10), (5, 15), (7, 20))
     state_names = ("secret", "shown", "tried")

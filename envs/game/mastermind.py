@@ -25,6 +25,7 @@ class Mastermind(TextGame):
     """
 
     picture = staticmethod(pictures.mastermind)
+    picture_words = pictures.MASTERMIND_WORDS
     size_names = ("code_length", "num_numbers", "max_turns")
     random_sizes = ((2, 4, 10), (4, 6, 20), (4, 8, 30))
     state_names = ("code", "guesses", "best", "board")

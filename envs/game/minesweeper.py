@@ -22,6 +22,7 @@ class Minesweeper(TextGame):
     """
 
     picture = staticmethod(pictures.minesweeper)
+    picture_words = pictures.MINES_WORDS
     size_names = ("rows", "cols", "num_mines", "max_turns")
     random_sizes = [(n, n, n * n // 5, n * n) for n in range(5, 9)]
     state_names = ("mines", "open", "flagged")

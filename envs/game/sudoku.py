@@ -25,6 +25,7 @@ class Sudoku(TextGame):
     """
 
     picture = staticmethod(pictures.sudoku)
+    picture_words = pictures.SUDOKU_WORDS
     size_names = ("clues", "max_turns", "scale")
     random_sizes = ((10, 15, 4), (50, 50, 9))
     state_names = ("grid", "solution", "left")

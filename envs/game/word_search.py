@@ -20,6 +20,7 @@ class WordSearch(TextGame):
     """
 
     picture = staticmethod(pictures.letters)
+    picture_words = pictures.LETTERS_WORDS
     size_names = ("hardcore", "max_turns", "num_words")
     random_sizes = ((False, 20, 5), (True, 20, 5))
     state_names: ClassVar[tuple[str, ...]] = ("side", "grid", "hidden", "marked")

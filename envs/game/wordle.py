@@ -23,6 +23,7 @@ class Wordle(TextGame):
     """
 
     picture = staticmethod(pictures.wordle)
+    picture_words = pictures.WORDLE_WORDS
     size_names = ("word_length", "max_turns")
     random_sizes = ((3, 15), (4, 20), (5, 25))
     state_names = ("secret", "guesses", "green", "board")

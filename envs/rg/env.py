@@ -23,6 +23,7 @@ from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.parsing import last_boxed
+from rollenv.envs import pictures
 from rollenv.envs.global_random import PrivateGlobals
 from rollenv.envs.rg.scoring import may_be_scored
 
@@ -292,6 +293,13 @@ class ReasoningGymEnv(Env):
 # -- data sets -------------------------------------------------------------------------------------------------------
 
 Source = tuple[str, int, int | None, str]
+
+
+class MazeEnv(ReasoningGymEnv):
+    """The data set of mazes, which can be drawn."""
+
+    picture = staticmethod(pictures.maze)
+    picture_words = pictures.MAZE_WORDS
 
 
 def _package() -> Any:

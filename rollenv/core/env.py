@@ -21,7 +21,7 @@ import copy
 import functools
 import operator
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -85,11 +85,14 @@ class Env(gymnasium.Env[str, str]):
     :meth:`state_key`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg"], "render_fps": 4}
-    #: "text"; :func:`rollenv.make` also takes "ansi" and "svg", for which :attr:`picture` draws the text of the board.
+    metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg", "rgb_array"], "render_fps": 4}
+    #: "text"; :func:`rollenv.make` also takes "ansi", "svg" and "rgb_array", which draw the text by :attr:`picture`.
     render_mode: str | None = "text"
     #: Converts the text of :meth:`render` to a drawing; None if the environment has no board.
     picture: Callable[[str], Drawing | None] | None = None
+    #: Patterns of what the text says of the board's symbols, and the words for a reader who sees a picture instead
+    #: (``images="only"``).
+    picture_words: Mapping[str, str] = {}
     #: The :class:`rollenv.EnvSpec`, set by :func:`rollenv.make`.
     spec: Any = None
     #: The keys that ``reset(options=...)`` takes; any other is an error.
@@ -429,6 +432,7 @@ class Wrapper(Env):
     metadata = inherited("metadata")
     render_mode = inherited("render_mode")
     picture = inherited("picture")
+    picture_words = inherited("picture_words")
     observation_space = inherited("observation_space")
     action_space = inherited("action_space")
     action_rng = inherited("action_rng")

@@ -14,10 +14,10 @@ from rollenv.core.arguments import checked_arguments
 from rollenv.core.env import Env
 from rollenv.core.errors import BadEntryPoint, MissingData, MissingExtra, UsageError, did_you_mean
 from rollenv.core.needs import Need
-from rollenv.core.rendered import RenderedEnv
+from rollenv.core.rendered import BoardImages, RenderedEnv
 
 #: The modes of ``render()``.
-RENDER_MODES = ("text", "ansi", "svg", None)
+RENDER_MODES = ("text", "ansi", "svg", "rgb_array", None)
 
 #: Names of wrappers and the settings of each.
 Wrappers = Mapping[str, Mapping[str, Any]]
@@ -72,14 +72,18 @@ class EnvSpec:
 
         ``seed`` starts the private random stream, and is passed to constructors with a parameter ``seed``.
         ``render_mode`` is the format of ``render()``: ``text`` (the default), ``ansi`` (in a terminal's colours),
-        ``svg`` or None.
+        ``svg``, ``rgb_array`` or None. ``images`` shows the board as a picture in observations: ``only``, or ``also``
+        beside its text. ``tile`` is the size of a drawn cell in pixels.
         """
         factory = load_entry_point(self.entry_point, self.id)
         merged = {**self.kwargs, **(checked_arguments(self.id, factory, kwargs) if kwargs else {})}
         seed = merged.pop("seed", None)
         mode = merged.pop("render_mode", "text") if not takes(factory, "render_mode") else "text"
         if mode not in RENDER_MODES:
-            raise UsageError(f"{self.id} has no render_mode {mode!r}; choose 'text', 'ansi', 'svg' or None")
+            raise UsageError(f"{self.id} has no render_mode {mode!r}; choose {', '.join(map(repr, RENDER_MODES))}")
+        pictured = "images" in merged and not takes(factory, "images")
+        images = merged.pop("images") if pictured else None
+        tile = {"tile": merged.pop("tile")} if "tile" in merged and (pictured or mode == "rgb_array") else {}
         try:
             env = factory(**merged, **({"seed": seed} if seed is not None and takes(factory, "seed") else {}))
         except TypeError as error:
@@ -99,10 +103,16 @@ class EnvSpec:
             env.unwrapped.env_id, env.unwrapped.entry_point = self.id, self.entry_point  # type: ignore[attr-defined]
         if seed is not None:
             env.seed_stream(seed)
+        if images is not None:
+            merged |= {"images": images, **tile}
+            env = _closing(env, BoardImages, images, **tile)
+            env.spec = replace(self, kwargs=merged, wrappers={})
         if self.wrappers:
             env = wrap(env, self.wrappers)
             env.spec = replace(self, kwargs=merged)
-        return RenderedEnv(env, mode) if mode in ("ansi", "svg") else env
+        if mode in ("ansi", "svg", "rgb_array"):
+            env = _closing(env, RenderedEnv, mode, **(tile if mode == "rgb_array" else {}))
+        return env
 
     def accepts(self, kwargs: Mapping[str, Any]) -> bool:
         """Return True if the environment can be built with these constructor arguments and the data for them."""
@@ -115,9 +125,12 @@ class EnvSpec:
 
 def wrap(env: Env, wrappers: Wrappers) -> Env:
     """Apply wrappers to an environment, innermost first; close it if one of them fails."""
+    return _closing(env, importlib.import_module("rollenv.core.wrappers.factory").wrap, wrappers)
+
+
+def _closing(env: Env, wrapper: Callable[..., Env], *args: Any, **given: Any) -> Env:
     try:
-        wrapped: Env = importlib.import_module("rollenv.core.wrappers.factory").wrap(env, wrappers)
-        return wrapped
+        return wrapper(env, *args, **given)
     except BaseException:
         with contextlib.suppress(Exception):
             env.close()

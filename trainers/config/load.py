@@ -128,10 +128,12 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         from rollenv.trainers.chosen_recipe import choose_recipe
 
         own: dict[str, Any] = {"model": {"path": "tiny"}, "env": {"kwargs": {}}}
-        _apply(own, [o for o in overrides if o.startswith(("model=", "model.path=", "env.kwargs=", "env.kwargs."))])
+        chosen_by = ("model=", "model.path=", "env.kwargs=", "env.kwargs.", "env.images=")
+        _apply(own, [o for o in overrides if o.startswith(chosen_by)])
         if not isinstance(kwargs := own["env"]["kwargs"], dict):
             raise UsageError(f"env.kwargs is a section, not {kwargs!r}: set env.kwargs.NAME=VALUE")
-        return choose_recipe(recipe, str(own["model"]["path"]), kwargs)
+        images = {"images": own["env"]["images"]} if own["env"].get("images") else {}
+        return choose_recipe(recipe, str(own["model"]["path"]), {**kwargs, **images})
     near = [str(path) for path in Path(recipe).parent.glob("*") if path.name.endswith((*SUFFIXES, ".toml"))]
     others = f"bundled are {', '.join(recipes())}, or pass a TOML file, an environment's id, or a file of questions"
     hint = did_you_mean(recipe, [*recipes(), *near], others, form=repr)

@@ -442,6 +442,13 @@ class TrainConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _evaluate_what_is_seen(self) -> Self:
+        if self.env.images:
+            seen = {name: self.env.kwargs[name] for name in ("images", "tile") if name in self.env.kwargs}
+            self.eval = self.eval.model_copy(update={"kwargs": {**self.eval.kwargs, **seen}})
+        return self
+
+    @model_validator(mode="after")
     def _work_together(self) -> Self:
         """Refuse settings that exclude each other; every section has its rules."""
         if wrong := [problem for section in self.sections() for problem in section.problems(self)]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import named_wrappers
@@ -23,6 +23,14 @@ class EnvConfig(Section):
     """Wrappers in training and evaluation: names (as in rollenv.core.wrappers) and arguments."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of every ``reset`` in training."""
+    images: Literal["only", "also"] | None = Field(None, exclude=True)
+    """Show boards as pictures: short for ``kwargs.images``, for evaluation too."""
+
+    @model_validator(mode="after")
+    def _as_argument(self) -> Self:
+        if self.images:
+            self.kwargs = {**self.kwargs, "images": self.images}
+        return self
 
     @field_validator("wrappers", mode="before")
     @classmethod

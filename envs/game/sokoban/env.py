@@ -44,6 +44,7 @@ class Sokoban(GridGame):
     """
 
     picture = staticmethod(pictures.sokoban)
+    picture_words = pictures.SOKOBAN_WORDS
     directions = DIRECTIONS
     reward_schemes = {
         "gem": Rewards(partial=1.0),
