@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import string
+from dataclasses import replace
 
 import typer
 from rich.columns import Columns
@@ -11,9 +12,10 @@ from rich.progress import track
 from rich.table import Table
 
 from rollenv.cli import completion
-from rollenv.cli.common import Ticker, console, progress_console
+from rollenv.cli.common import Ticker, console, key_values, progress_console
 from rollenv.core.checker import CHECKS, Finding, run_checks
 from rollenv.core.checker.digests import HelperProcess
+from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Broken, UsageError
 from rollenv.core.registry import list_envs, spec
 
@@ -23,7 +25,12 @@ _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
 
 
 def command(
-    env: list[str] = typer.Argument(None, help="Ids to check.", autocompletion=completion.ids),
+    env: list[str] = typer.Argument(
+        None,
+        metavar="[ID|KEY=VALUE]...",
+        help="Ids to check, and arguments of all of them, such as images=only.",
+        autocompletion=completion.ids,
+    ),
     every: bool = typer.Option(False, "--all", help="Check every id that can be made here."),
     episodes: int = typer.Option(
         20, "--episodes", "-n", min=1, help="Episodes each for the oracle and random actions."
@@ -34,15 +41,19 @@ def command(
 
     Each environment is checked in a separate process, which is killed if the environment hangs.
     """
-    ids = [s.id for s in list_envs() if not s.missing] if every else [spec(name).id for name in env or ()]
+    given = key_values(text for text in env or () if "=" in text)
+    specs = (
+        [s for s in list_envs() if not s.missing] if every else [spec(text) for text in env or () if "=" not in text]
+    )
+    ids = [s.id for s in specs]
     if not ids:
         raise UsageError("name the ids to check, or pass --all")
     findings: dict[str, list[Finding]] = {}
     ticker = Ticker("checked", len(ids))
     bar = track(ids, "checking", console=progress_console, transient=True, disable=not progress_console.is_terminal)
     with HelperProcess(timeout) as process:
-        for env_id in bar:
-            findings[env_id] = _findings(process, env_id, episodes)
+        for env_spec, env_id in zip(specs, bar, strict=True):
+            findings[env_id] = _findings(process, replace(env_spec, kwargs={**env_spec.kwargs, **given}), episodes)
             ticker.tick(len(findings), f"the last: {env_id}")
     console.print(Columns([f"[bold]{letter}[/] {name}" for name, letter in _LETTERS.items()], padding=(0, 2)))
     console.print()
@@ -62,11 +73,11 @@ def command(
         raise typer.Exit(1)
 
 
-def _findings(process: HelperProcess, env_id: str, episodes: int) -> list[Finding]:
+def _findings(process: HelperProcess, env_spec: EnvSpec, episodes: int) -> list[Finding]:
     try:
-        pickle.dumps(env_spec := spec(env_id))
+        pickle.dumps(env_spec)
     except Exception:  # no other process can build it
-        return run_checks(env_id, None, episodes)
+        return run_checks(env_spec, None, episodes)
     try:
         found: list[Finding] = process.call("rollenv.core.checker.checks:checks_in_helper", env_spec, episodes)
         return found

@@ -71,6 +71,15 @@ class Picture:
         """A data URL."""
         return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
 
+    def as_json(self, *, data: bool = True) -> dict[str, Any]:
+        """Return the JSON form, which :func:`picture` converts back.
+
+        Args:
+            data: with the file's bytes, in base64; without them, the reader has to know the hash.
+        """
+        form = {"type": "image", "sha256": self.sha256, "width": self.width, "height": self.height}
+        return {**form, "data": base64.b64encode(self.png).decode()} if data else form
+
     def array(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return the pixels, of shape (height, width, 3)."""
         return np.asarray(_pillow().open(io.BytesIO(self.png)).convert("RGB"))
@@ -111,9 +120,10 @@ def picture(of: Any) -> Picture:
         return of
     if isinstance(of, np.ndarray):
         return Picture(png_of(of))
-    if isinstance(of, Mapping):  # a part of a chat message
+    if isinstance(of, Mapping):  # a part of a chat message, or the JSON form
         of = of.get("image_url", of)
-        of = of.get("url") if isinstance(of, Mapping) else of
+        if isinstance(of, Mapping):
+            of = f"data:image/png;base64,{of['data']}" if "data" in of else of.get("url")
     if isinstance(of, str) and (start := _DATA_URL.match(of)):
         try:
             of = base64.b64decode(of[start.end() :], validate=True)

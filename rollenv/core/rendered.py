@@ -63,8 +63,8 @@ class BoardImages(Wrapper):
         super().__init__(env)
         self.images, self.tile = images, tile
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
-        observation, info = super().reset(seed, **given)
+    def reset(self, seed: int | None = None, **kwargs: Any) -> ResetResult:
+        observation, info = super().reset(seed, **kwargs)
         observation, info, shown = self._seen(observation, info)
         if not shown and draw(self.env.picture, self.env.render()):
             raise UsageError(f"{self.env}: its text does not show the board, so it takes no images={self.images!r}")

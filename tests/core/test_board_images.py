@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollenv
+from rollenv.core.checker.digests import digest
 from rollenv.core.drawing import GROUNDS, PIECES, Cell, Drawing, draw
-from rollenv.core.errors import UsageError
-from rollenv.core.pictures import MARK
+from rollenv.core.errors import Broken, UsageError
+from rollenv.core.pictures import MARK, picture
 from rollenv.core.pixels import pixels
+from rollenv.core.wrappers import ObservationWrapper, get_wrapper_fns
+from rollenv.report.episodes import picture_of
 from rollenv.trainers.config.load import load_config, with_settings
 
 #: An id of every family with a board, and settings that change how its text shows the board.
@@ -206,3 +210,85 @@ def test_a_recipe_shows_pictures_in_training_and_evaluation():
     assert again.env.kwargs["images"] == again.eval.kwargs["images"] == "also"
     with pytest.raises(UsageError, match=r"env\.images"):
         load_config("sokoban", ["env.images=true"])
+
+
+class Seen(rollenv.Env):
+    """An environment with pictures of its own, with marks in every place where a text can be."""
+
+    def _picture(self):
+        return pixels(Drawing([[Cell("open", text=str(self.randint(1000)))]]))
+
+    def _reset(self, options):
+        return "No mark.", {"images": [self._picture(), self._picture()]}
+
+    def _step(self, action):
+        info = {"prefix": f"before {MARK}", "suffix": f"after {MARK}", "images": [self._picture() for _ in range(3)]}
+        return f"seen {MARK}", 0.0, action == "end", False, info if action == "all" else {}
+
+
+def test_a_history_has_the_pictures_of_all_its_observations():
+    plain, whole = Seen(), get_wrapper_fns("concat")[0](Seen())
+    last = ObservationWrapper(Seen(), max_history_length=1)
+    steps = [list(results(env, 1, ["all", "none", "all"])) for env in (plain, whole, last)]
+    own = [list(result[4].get("images", [])) for result in steps[0]]
+    first, second = own[0], own[1]
+    assert steps[1][0][4]["images"] == first
+    assert steps[1][1][4]["images"] == [second[0], *first, *second[1:]]
+    assert steps[1][3][4]["images"] == [own[3][0], *first, second[1], *own[3][1:]]
+    assert steps[2][3][4]["images"] == [own[3][0], *first, *own[3][1:]]
+    assert [result[0].count(MARK) for result in steps[1][:2]] == [2, 5]
+    text = steps[1][3][0]
+    assert text.index("before") < text.index("No mark.") < text.index("after")
+
+
+def test_a_history_of_boards_shows_the_last_one_and_can_be_saved():
+    env = rollenv.make("game:Sokoban-v0-easy", images="only")
+    env = ObservationWrapper(env)
+    env.reset(seed=1)
+    other = ObservationWrapper(rollenv.make("game:Sokoban-v0-easy", images="only"))
+    env.step("\\boxed{up}")
+    other.set_state(json.loads(json.dumps(env.get_state())))
+    result = env.step("\\boxed{left}")
+    assert result[0].count(MARK) == len(result[4]["images"]) == 1
+    assert other.step("\\boxed{left}") == result
+
+
+@pytest.mark.parametrize("env_id", ["game:Sokoban-v0-tiny", "multi:Nim-v0"])
+def test_visual_ids_keep_the_contract(env_id):
+    rollenv.check_env(rollenv.make(env_id, images="only"), episodes=2)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("env_id", [s.id for s in rollenv.list_envs() if picture_of(s.id) and not s.missing])
+@pytest.mark.parametrize("images", ["only", "also"])
+def test_every_id_with_a_board_keeps_the_contract_with_pictures(env_id, images):
+    rollenv.check_env(rollenv.make(env_id, images=images), episodes=2)
+
+
+def test_the_checker_counts_marks():
+    class Wrong(rollenv.Env):
+        marks = 1
+
+        def _reset(self, options):
+            return MARK * self.marks, {"images": [pixels("a"), pixels("b")]}
+
+        def _step(self, action):
+            return "", 0.0, True, False, {}
+
+    with pytest.raises(Broken, match="1 marks <image> for 2 pictures"):
+        rollenv.check_env(Wrong)
+    Wrong.marks = 2
+    rollenv.check_env(Wrong)
+
+
+def test_a_changed_pixel_is_a_changed_digest():
+    one, other = picture(pixels("a")), picture(pixels("b"))
+    assert digest("", {"images": [one]}) == digest("", {"images": [picture(one.png)]})
+    assert digest("", {"images": [one]}) != digest("", {"images": [other]})
+
+
+def test_the_command_takes_arguments(rollenv_command):
+    done = rollenv_command("check", "game:Sokoban-v0-tiny", "images=only", "-n", "2")
+    assert done.returncode == 0, done.stdout
+    wrong = rollenv_command("check", "game:GuessTheNumber-v0", "images=only", "-n", "2")
+    assert "no board to draw" in wrong.stdout

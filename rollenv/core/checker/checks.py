@@ -27,6 +27,7 @@ from rollenv.core.checker.players import check_players
 from rollenv.core.env import Env, Wrapper
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Broken, EpisodeOver, Unsolvable, UsageError
+from rollenv.core.pictures import MARK, pictures
 from rollenv.core.registry import spec
 
 #: Texts that no agent should send but every environment must survive.
@@ -213,7 +214,7 @@ def _sequences(subject: Subject, seeds: int = 3, length: int = 12) -> list[tuple
 
 
 def check_types(subject: Subject) -> None:
-    """``reset``, ``step`` and ``render`` (before a reset too) return what the contract says."""
+    """``reset``, ``step`` and ``render`` (before a reset too) return what the contract says, a mark per picture."""
     env = subject.make()
     if not isinstance(rendered := env.render(), str):
         raise Broken(f"render() before the first reset() returned {type(rendered).__name__}; return a str")
@@ -225,8 +226,10 @@ def check_types(subject: Subject) -> None:
             raise Broken(
                 f"reset() returned ({type(result[0]).__name__}, {type(result[1]).__name__}); return (str, dict)"
             )
+        _expect_marks(*result)
         for action in actions:
-            *_, terminated, truncated, info = _expect_step(env.step(action))
+            observation, _, terminated, truncated, info = _expect_step(env.step(action))
+            _expect_marks(observation, info)
             if terminated and truncated:
                 raise Broken("a step was both terminated (the task ended) and truncated (a limit did); set one of them")
             if terminated or truncated:
@@ -234,6 +237,17 @@ def check_types(subject: Subject) -> None:
                     raise Broken(f"info['success'] is {info['success']!r}; make it a bool")
                 break
     env.close()
+
+
+def _expect_marks(observation: str, info: dict[str, Any]) -> None:
+    suffix = str(info.get("suffix", ""))
+    text = f"{info.get('prefix', '')}{observation}{'' if observation.endswith(suffix) else suffix}"
+    marks, images = text.count(MARK), pictures(info)
+    if marks not in (len(images), 0):
+        raise Broken(
+            f"an observation has {marks} marks {MARK} for {len(images)} pictures in info['images']; write one "
+            "for each, or none to put all before the text"
+        )
 
 
 def _expect_step(result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:

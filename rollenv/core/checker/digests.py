@@ -28,8 +28,8 @@ class NotApplicable(Exception):
 
 
 def digest(*values: Any) -> str:
-    """A hash of the values: 16 hexadecimal digits."""
-    text = json.dumps(values, sort_keys=True, default=repr)
+    """A hash of the values, pictures included: 16 hexadecimal digits."""
+    text = json.dumps(values, sort_keys=True, default=lambda value: getattr(value, "sha256", None) or repr(value))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from rollenv.core.env import Env, ResetResult, StepResult, Wrapper
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import MARK, Picture, picture, pictures
 
 
 class Tokenizer(Protocol):
@@ -53,23 +54,43 @@ class ObservationWrapper(Wrapper):
         self.apply_chat_template_on_reset, self.max_history_length = apply_chat_template_on_reset, max_history_length
         self.tokenizer = tokenizer
         self._observations: list[tuple[str, bool]] = []
+        self._pictures: list[list[Picture]] = []
         self._actions: list[str] = []
         self._text = ""
 
     def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
         observation, info = super().reset(seed, **given)
+        observation, own = self._marked(observation, info)
+        self._pictures = [own]
         if self.apply_chat_template_on_reset:
             observation = self._template([{"role": "user", "content": observation}])
         self._observations, self._actions = [(observation, False)], []
         self._text = _line(observation)
-        return self.observation(info), info
+        return self.observation(info), self._with_pictures(info)
 
     def step(self, action: str) -> StepResult:
         observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, own = self._marked(observation, info)
+        self._pictures.append(own)
         self._actions.append(info.get("parsed_action", action))
         self._observations.append((observation, bool(info.get("use_tool", False))))
         self._text += (_line(self._actions[-1]) if self.include_action else "") + _line(observation)
-        return self.observation(info), reward, terminated, truncated, info
+        return self.observation(info), reward, terminated, truncated, self._with_pictures(info)
+
+    def _marked(self, observation: str, info: dict[str, Any]) -> tuple[str, list[Picture]]:
+        """Return an observation with a mark for each of its pictures, and these, without those of prefix and suffix."""
+        images, first = pictures(info), str(info.get("prefix", "")).count(MARK)
+        if not any(MARK in text for text in (observation, str(info.get("prefix", "")), str(info.get("suffix", "")))):
+            observation = f"{MARK}\n" * len(images) + observation
+        return observation, list(images[first : first + observation.count(MARK)])
+
+    def _with_pictures(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return the info with the pictures of all that is shown."""
+        images, first = pictures(info), str(info.get("prefix", "")).count(MARK)
+        earlier = [self._pictures[i] for i in (0, *self._shown_indices())]
+        last = images[first + len(self._pictures[-1]) :]
+        shown = [*images[:first], *(image for each in earlier for image in each), *last]
+        return {**info, "images": shown} if shown else info
 
     def observation(self, info: dict[str, Any]) -> str:
         """Return the history with the prefix and suffix of ``info``.
@@ -110,11 +131,16 @@ class ObservationWrapper(Wrapper):
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
     def _get_state(self) -> dict[str, Any]:
-        return {"observations": [list(o) for o in self._observations], "actions": list(self._actions)}
+        return {
+            "observations": [list(o) for o in self._observations],
+            "actions": list(self._actions),
+            "pictures": [[image.as_json() for image in own] for own in self._pictures],
+        }
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self._observations = [(text, used) for text, used in state["observations"]]
         self._actions = list(state["actions"])
+        self._pictures = [[picture(image) for image in own] for own in state["pictures"]]
         self._text = "".join(_line(text) for text, _ in self._observations[:1])
         for action, (text, _) in zip(self._actions, self._observations[1:], strict=True):
             self._text += (_line(action) if self.include_action else "") + _line(text)
