@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from rollenv.agents.base import Action, Agent, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import ChatReply, ChatToolCall
 from rollenv.agents.offered_tools import offered_tools
-from rollenv.agents.pictures import refuse_pictures, seen
+from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
-from rollenv.agents.prompts.step import as_chat, unasked
+from rollenv.agents.prompts.step import as_chat, unasked, worded
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, well_formed
 from rollenv.core.picture_forms import bound, content
-from rollenv.core.pictures import Picture
+from rollenv.core.pictures import Picture, pictures
 from rollenv.core.tools.calls import as_element
 
 #: Keys of a request that :class:`ChatAgent` sets itself.
@@ -148,11 +148,13 @@ class ChatSession(Session):
     messages: list[dict[str, Any]] = field(default_factory=list)
     _turns: list[tuple[str, str]] = field(default_factory=list)
     _instructions: str | None = None
+    _later_instructions: str = ""
+    """The instructions without marks: only the first turn shows their pictures."""
     _calls: list[ChatToolCall] = field(default_factory=list)
     _tools: list[dict[str, Any]] = field(default_factory=list)
     """The environment's tools, if the agent passes them on."""
     _pictures: dict[str, Picture] = field(default_factory=dict)
-    """The pictures so far, for prompts that repeat earlier observations."""
+    """The pictures so far, by their hashes."""
     _sent: int = 0
     """The number of messages that earlier turns have recorded."""
 
@@ -160,10 +162,12 @@ class ChatSession(Session):
         agent = self.agent
         if agent.token_ids:
             refuse_pictures(info, "training on token ids")
-        said = shown(observation, info)
-        observation, info, images = seen(observation, info)
+        try:
+            images = pictures(info)
+            messages = [*agent.first, *self._messages(observation, info, images)]
+        except UsageError as error:
+            raise AgentFailed(str(error)) from error
         self._pictures |= {image.sha256: image for image in images}
-        messages = [*agent.first, *self._messages(observation, info, images, said)]
         body = {**agent.body, "messages": self._written("openai", messages)}
         if agent.tools_of_env:
             self._tools = offered_tools(info) or self._tools
@@ -190,7 +194,7 @@ class ChatSession(Session):
                 ]
             self.messages.append(message)
         elif agent.prompt.history_length:
-            self._turns.append((observation, text))
+            self._turns.append((worded(observation, info), text))
         self._sent = 0 if agent.prompt else len(agent.first) + len(self.messages)
         thoughts = f"<think>{reply.thoughts}</think>" if reply.thoughts else ""
         raw = "\n".join(part for part in (thoughts, reply.text, *map(call_text, reply.calls)) if part)
@@ -208,11 +212,10 @@ class ChatSession(Session):
     def close(self) -> None:
         self.messages.clear()
 
-    def _messages(
-        self, observation: str, info: dict[str, Any], images: Sequence[Picture], said: str
-    ) -> list[dict[str, Any]]:
-        """Return the messages up to this turn, with bound marks; ``said`` has plain ones, for results of tools."""
+    def _messages(self, observation: str, info: dict[str, Any], images: Sequence[Picture]) -> list[dict[str, Any]]:
+        """Return the messages up to this turn, those of the user with bound marks."""
         if self.agent.prompt is None:
+            said = shown(observation, info)
             if info.get("use_tool") and self._calls:
                 texts = info.get("tool_responses")
                 if not isinstance(texts, list) or len(texts) != len(self._calls):
@@ -222,14 +225,15 @@ class ChatSession(Session):
                 if images:  # tool messages cannot have any
                     self.messages.append({"role": "user", "content": bound("", images)})
             else:
-                self.messages.append({"role": "user", "content": shown(observation, info)})
+                self.messages.append({"role": "user", "content": bound(said, images)})
             return self.messages
         if self._instructions is None:
-            self._instructions = observation
-        text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
+            self._instructions, self._later_instructions = observation, worded(observation, info)
+        instructions = observation if observation == self._instructions else self._later_instructions
+        text = self.agent.prompt.render(instructions, self._turns, observation, info)
         others = as_chat(unasked(self.agent.prompt.examples, text))
         examples = [{"role": role, "content": well_formed(turn)} for role, turn in others]
-        return [*examples, {"role": "user", "content": text}]
+        return [*examples, {"role": "user", "content": bound(text, images)}]
 
     def _written(self, form: str, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return messages with the pictures of the user's in a form; what the model writes is text."""

@@ -11,9 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import well_formed
 from rollenv.core.pictures import MARK, Picture
+
+#: What a mark becomes that stands for no picture, in a text with pictures.
+WORD = "[image]"
 
 _BOUND = re.compile(r"<image:([0-9a-f]{64})>")
 
@@ -37,20 +42,32 @@ def bound(text: str, images: Sequence[Picture]) -> str:
 
 
 def parts(text: str, images: Iterable[Picture]) -> list[str | Picture]:
-    """Split a text with bound marks into texts and pictures, without blank texts."""
+    """Split a text with bound marks into texts, of which some may be empty, and pictures."""
     held = {image.sha256: image for image in images}
     found, begin = list[str | Picture](), 0
     for mark in _BOUND.finditer(text):
         if image := held.get(mark[1]):
             found += [text[begin : mark.start()], image]
             begin = mark.end()
-    found.append(text[begin:])
-    return [part for part in found if isinstance(part, Picture) or part.strip()]
+    return [*found, text[begin:]]
 
 
-def reference(image: Picture) -> dict[str, Any]:
-    """Return the JSON form of a picture whose bytes lie elsewhere."""
-    return {"type": "image", "sha256": image.sha256, "width": image.width, "height": image.height}
+def observed(text: str, images: Sequence[Picture]) -> tuple[str, list[Picture]]:
+    """Return a text with bound marks as an observation: with plain marks, and the pictures in their order.
+
+    Other marks in the text, which a model or a tool wrote, become :data:`WORD`.
+    """
+    if not images:
+        return text, []
+    found = parts(text, images)
+    shown = "".join(MARK if isinstance(part, Picture) else part.replace(MARK, WORD) for part in found)
+    return shown, [part for part in found if isinstance(part, Picture)]
+
+
+def is_picture(value: Any) -> bool:
+    """Return whether a value of a program is a picture: one of Pillow's, pixels (height, width, 3), a Picture."""
+    pixels = isinstance(value, np.ndarray) and value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] == 3
+    return isinstance(value, Picture) or pixels or (hasattr(value, "save") and hasattr(value, "convert"))
 
 
 def pil(image: Picture) -> Any:
@@ -87,21 +104,30 @@ FORMS: dict[str, tuple[Callable[[str], Any], Callable[[Picture], Any]]] = {
     ),
     "mcp": (_text, lambda image: {"type": "image", "mimeType": "image/png", "data": _base64(image)}),
     "trl": (_text, lambda image: {"type": "image", "image": pil(image)}),
-    "stored": (_text, reference),
+    "stored": (_text, lambda image: image.as_json(data=False)),
 }
 
 
-def content(form: str, text: str, images: Iterable[Picture]) -> str | list[Any]:
-    """Return a message's content in one of :data:`FORMS`; the text itself if it has no pictures.
+def contents(form: str, text: str, images: Iterable[Picture]) -> list[Any]:
+    """Return the parts of a message's content in one of :data:`FORMS`, without blank texts beside pictures.
 
     Args:
         text: with bound marks.
     """
     of_text, of_image = FORMS[form]
     found = parts(text, images)
-    if not any(isinstance(part, Picture) for part in found):
-        return well_formed(text)
-    return [of_image(part) if isinstance(part, Picture) else of_text(well_formed(part)) for part in found]
+    if len(found) == 1:
+        return [of_text(well_formed(text))]
+    return [
+        of_image(part) if isinstance(part, Picture) else of_text(well_formed(part))
+        for part in found
+        if isinstance(part, Picture) or part.strip()
+    ]
+
+
+def content(form: str, text: str, images: Iterable[Picture]) -> str | list[Any]:
+    """Return a message's content: :func:`contents`, or the text if it has no pictures."""
+    return contents(form, text, images) if len(parts(text, images)) > 1 else well_formed(text)
 
 
 def verl_agent(observation: str, images: Sequence[Picture], anchor: str = "") -> dict[str, Any]:

@@ -153,13 +153,17 @@ class Trajectory:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self) | {"reward": self.reward}
+        return asdict(self, dict_factory=_plain_fields) | {"reward": self.reward}
 
     def __repr__(self) -> str:
         return notebook.trajectory_line(self)
 
     def _repr_html_(self) -> str:
         return notebook.trajectory_html(self)
+
+
+def _plain_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {k: [image.as_json() for image in v] if k in ("images", "final_images") else v for k, v in fields}
 
 
 @dataclass(slots=True, repr=False)

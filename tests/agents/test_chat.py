@@ -293,7 +293,7 @@ def test_pictures_stand_where_the_text_has_their_marks(prompt, observation, imag
     ],
 )
 def test_pictures_that_do_not_fit_fail_the_episode(observation, images):
-    with ChatServer(good) as server, pytest.raises(AgentFailed, match="picture"):
+    with ChatServer(good) as server, pytest.raises(AgentFailed, match="image|picture"):
         ask(ChatAgent("tiny", server.url), [(observation, {"images": images})])
     assert server.requests == []
 
@@ -307,15 +307,18 @@ def test_pictures_of_later_turns_and_of_tools_are_sent_too():
     assert seen == {"role": "user", "content": [sent(BLUE)]}
 
 
-def test_a_step_prompt_shows_the_pictures_of_its_turns_and_no_picture_for_what_a_model_writes():
+def test_a_step_prompt_shows_the_picture_of_its_turn_and_none_for_what_a_model_writes():
     """Also where observations differ in their pictures only."""
     with ChatServer(answer(completion("<image> up"))) as server:
         agent = ChatAgent("tiny", server.url, prompt=StepPrompt(history_length=1))
-        ask(agent, [("<image>", {"images": [each], "suffix": "<image>"}) for each in (RED, BLUE, RED)])
+        ask(
+            agent,
+            [(text, {"images": [each]}) for text, each in (("<image>", RED), ("<image>", BLUE), ("<image>!", RED))],
+        )
     assert [request["messages"][0]["content"] for request in server.requests] == [
         [sent(RED)],
-        [sent(RED), words("\n\nYou: <image> up\n"), sent(BLUE)],
-        [sent(RED), sent(BLUE), words("\nYou: <image> up\n\n")],
+        [sent(BLUE), words("\n\n[image]\nYou: [image] up\n\n")],
+        [words("[image]\n\nYou: [image] up\n"), sent(RED), words("!\n")],
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from rollenv import UsageError
-from rollenv.core.picture_forms import bound, content, multi_modal_data, parts, vagen, verl_agent
+from rollenv.core.picture_forms import bound, content, multi_modal_data, observed, parts, vagen, verl_agent
 from rollenv.core.pictures import picture
 
 PIL = pytest.importorskip("PIL.Image")
@@ -106,7 +106,10 @@ def test_marks_are_bound_before_texts_are_joined():
     first, second = bound("<image>", [ONE]), bound("Look.", [TWO])
     assert first != bound("<image>", [TWO]), "equal texts with different pictures differ"
     joined = f"{first} you: <image> {second} <image:{'0' * 64}>"
-    assert parts(joined, [TWO, ONE]) == [ONE, " you: <image> ", TWO, f"Look. <image:{'0' * 64}>"]
+    assert parts(joined, [TWO, ONE]) == ["", ONE, " you: <image> ", TWO, f"Look. <image:{'0' * 64}>"]
+    shown, images = observed(joined, [TWO, ONE])
+    assert (shown[:8], shown.count("<image>"), images) == ("<image> ", 2, [ONE, TWO])
+    assert observed("<image>", []) == ("<image>", [])
     assert bound("<image> is a word", []) == "<image> is a word"
     for text, images in (("<image>", [ONE, TWO]), ("<image><image>", [ONE])):
         with pytest.raises(UsageError, match="marks"):
