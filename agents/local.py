@@ -11,15 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.agents.base import Agent, EnvHandle, OwnsEngine
-from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.base import Sampling, eyes_of, open_eyes
 from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
-from rollenv.agents.prompts.session import AGENT_FILE, ResponseText, TokenSession, begun, saved_format, stop_ids
+from rollenv.agents.prompts.session import (
+    AGENT_FILE,
+    ResponseText,
+    TokenSession,
+    begun,
+    plain_ids,
+    saved_format,
+    stop_ids,
+)
 from rollenv.agents.prompts.step import as_text
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
+from rollenv.core.pictures import Picture
 from rollenv.gguf import model_at
 from rollenv.hub import loading, only_adapter
 
@@ -30,6 +39,7 @@ with extra("train", "Running a model"):
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     from rollenv.agents.engines.local import LocalEngine, generation_stops, longest_context
+    from rollenv.agents.vision import load_eyes
 
 if not (sys.stderr and sys.stderr.isatty()):  # a bar for each model that is read or written would fill a log
     transformers.utils.logging.disable_progress_bar()
@@ -107,6 +117,7 @@ class LocalAgent(OwnsEngine, Agent):
         if hasattr(model, "peft_config"):
             raise UsageError(only_adapter(path))
         device = "cuda" if torch.cuda.is_available() else "cpu"
+        open_eyes(load_eyes(path, tokenizer, model.config, how), model, tokenizer)
         return cls(model.to(device), tokenizer, prompt, drawing, plays=plays)
 
     def save(self, path: str | Path) -> None:
@@ -121,6 +132,8 @@ class LocalAgent(OwnsEngine, Agent):
             config.eos_token_id = [*own, *sorted(ends - own)] or None
         self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
+        if eyes := eyes_of(self.model):
+            eyes.save(path)
         about = {"prompt": dataclasses.asdict(self.prompt), "sampling": dataclasses.asdict(self.sampling)}
         Path(path, AGENT_FILE).write_text(json.dumps(about, indent=2) + "\n")
 
@@ -166,22 +179,31 @@ class LocalAgent(OwnsEngine, Agent):
     def _chats(self) -> bool:
         return isinstance(self.prompt, ChatPrompt) or self.prompt.chat
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Return the token ids of a prompt text."""
-        return self._ids(text)
+    @property
+    def sees(self) -> bool:
+        """False if the model reads texts only."""
+        return eyes_of(self.model) is not None
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str, images: tuple[Picture, ...] = ()) -> tuple[int, ...]:
+        """Return the token ids of a prompt text, with pictures at its marks or before it."""
+        return self._encode(text, images) if images else self._ids(text)
+
+    def _encode(self, text: str, images: tuple[Picture, ...] = ()) -> tuple[int, ...]:
         if self._chats and (self.tokenizer.chat_template or self.prompt.template_args):
             return ChatFormat.from_settings(self.tokenizer, self.prompt.template_args).prompt(
-                text, self.prompt.examples
+                text, self.prompt.examples, images
             )
         text = as_text(self.prompt.examples, text)
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
-            return begun(tuple(self.tokenizer.encode(text, add_special_tokens=False)), self.tokenizer)
+            return begun(
+                plain_ids(text, images, self.tokenizer, lambda t: self.tokenizer.encode(t, add_special_tokens=False)),
+                self.tokenizer,
+            )
         backend.no_truncation()  # several times as fast as the call above
         backend.no_padding()
-        return begun(tuple(backend.encode(text, add_special_tokens=False).ids), self.tokenizer)
+        ids = plain_ids(text, images, self.tokenizer, lambda t: backend.encode(t, add_special_tokens=False).ids)
+        return begun(ids, self.tokenizer)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Return the text of a response."""

@@ -138,9 +138,10 @@ class Experience:
         return np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in numbers])
 
     def between(self, number: int) -> Ints:
-        """Return the positions of the tokens between responses in a sample's input."""
+        """Return the positions of the tokens between responses in a sample's input, without those of pictures."""
         mask = self.samples[number].mask[: len(self.inputs[number])]
-        positions: Ints = np.flatnonzero(~mask)
+        texts = self.samples[number].ids[: len(mask)] >> 62 == 0
+        positions: Ints = np.flatnonzero(~mask & texts)
         return positions[positions > mask.argmax()] if mask.any() else positions[:0]
 
     def by_trajectory(self, values: Floats) -> list[list[float]]:

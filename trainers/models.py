@@ -79,6 +79,7 @@ def initial_policy(
         "weight_decay": settings.weight_decay,
         "max_grad_norm": settings.max_grad_norm,
         "gradient_checkpointing": config.model.gradient_checkpointing,
+        "vision": config.model.vision == "trained",
     }
     if ranks.together:
         model = player.model if player else None

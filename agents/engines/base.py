@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from rollenv.agents.base import ContextFull
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.pictures import is_picture_token
 
 if TYPE_CHECKING:
     import torch
 
     from rollenv.agents.engines.adapters import Adapter
+    from rollenv.agents.vision import Eyes
 
 Ids = tuple[int, ...]
 
@@ -40,10 +42,30 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
     ids = tuple(prompt)
     if not ids:
         raise UsageError("there is nothing to generate from 0 prompt tokens")
-    if min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary):
-        wrong = min(ids) if min(ids) < 0 else max(ids)
+    largest = max(ids) if vocabulary is not None else 0
+    if largest >= 1 << 62:
+        largest = max(texts(ids), default=0)
+    if min(ids) < 0 or (vocabulary is not None and largest >= vocabulary):
+        wrong = min(ids) if min(ids) < 0 else largest
         raise UsageError(f"token {wrong} is not one of the model's {vocabulary or ''}".rstrip())
     return ids
+
+
+def texts(ids: Sequence[int]) -> list[int]:
+    """Return the tokens that are not of pictures."""
+    return [token for token in ids if not is_picture_token(token)]
+
+
+def eyes_of(one: Any) -> Eyes | None:
+    """Return how a model or a tokenizer sees; None if it reads texts only."""
+    eyes: Eyes | None = getattr(one, "rollenv_eyes", None)
+    return eyes
+
+
+def open_eyes(eyes: Eyes | None, *of: Any) -> None:
+    """Let a model and its tokenizer see."""
+    for one in of:
+        one.rollenv_eyes = eyes
 
 
 def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) -> tuple[Ids, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from rollenv.agents.engines.base import Ids
+from rollenv.agents.engines.base import Ids, eyes_of
 from rollenv.agents.engines.decode_graphs import DecodeGraphs
 from rollenv.agents.engines.packed_linear import PackedLinears
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
+from rollenv.agents.vision import Sight, joined
 
 #: Maximum number of tokens, padding included, in one call of the model.
 _CHUNK_TOKENS = 4096
@@ -105,6 +107,9 @@ class BatchCache:
         self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts have the layout of keys
         self._cache_kwargs = {cache_argument(model): self._cache}
         self._packed = PackedLinears(model)  # weights do not change while a batch is in use
+        self._eyes = eyes_of(model)
+        self.features: dict[int, list[torch.Tensor]] = {}
+        """Those of pictures, by number."""
         captures = model.device.type == "cuda" and not self._routing.routers  # experts are read by hooks
         self.graphs = DecodeGraphs(self._step) if captures else None
 
@@ -133,19 +138,23 @@ class BatchCache:
         if self.graphs:
             self.graphs.clear()
 
-    def forward(self, first: int, new: Sequence[Sequence[int]], ends: Sequence[int]) -> torch.Tensor:
+    def forward(
+        self, first: int, new: Sequence[Sequence[int]], ends: Sequence[int], sights: Sequence[Sight | None] = ()
+    ) -> torch.Tensor:
         """Run the model on the last tokens of sequences and cache their keys and values.
 
         Args:
             first: the row of the first sequence; the others follow it.
             new: the tokens to compute, at least one for each sequence; those before them are cached.
             ends: the total number of tokens of each sequence.
+            sights: the pictures of each sequence, if any has some.
 
         Returns:
             Logits for the next token of each sequence, of shape (sequences, vocabulary); valid until the next call.
         """
         plan, device = self._plan, self.model.device
-        if self.graphs and first == 0 and all(len(tokens) == 1 for tokens in new):
+        seeing = any(sights)
+        if self.graphs and not seeing and first == 0 and all(len(tokens) == 1 for tokens in new):
             logits = self.graphs.step([tokens[0] for tokens in new], ends, plan.rows, plan.length, device)
             if logits is not None:
                 return logits
@@ -156,13 +165,18 @@ class BatchCache:
         if real is not None:
             slots = torch.where(real.bool(), position, plan.length)
         position = position.clamp(min=0)
+        places = rope = None
+        if seeing:
+            places, rope = joined(sights, ends, [len(tokens) for tokens in new], width, position)
         plan.first, plan.last = first, first + len(new)
         plan.row_index = torch.arange(plan.first, plan.last, device=device)[:, None]
         chunk = max(1, _CHUNK_TOKENS // len(new))
         for start in range(0, width, chunk):
             columns = slice(start, start + chunk)
             plan.slots, plan.longest = slots[:, columns], max(ends) - width + min(start + chunk, width)
-            logits = self._call(ids[:, columns], position[:, columns])
+            here = None if places is None else places[:, columns]
+            where = position[:, columns] if rope is None else rope[..., columns]
+            logits = self._call(ids[:, columns], position[:, columns], where, here)
         return logits
 
     def _step(
@@ -171,16 +185,21 @@ class BatchCache:
         plan = self._plan
         plan.first, plan.last, plan.longest, plan.slots = 0, rows, longest, slots
         plan.row_index = torch.arange(rows, device=ids.device)[:, None]
-        return self._call(ids, position)
+        return self._call(ids, position, position)
 
-    def _call(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    def _call(
+        self, ids: torch.Tensor, position: torch.Tensor, rope: torch.Tensor, places: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        inputs: dict[str, Any] = {"input_ids": ids}
+        if places is not None and self._eyes:
+            inputs = self._eyes.embedded(self.model, ids, places, self.features)
         hidden = torch.arange(self._plan.longest, device=ids.device) > position[:, None, :, None]
         mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=ids.device).masked_fill_(hidden, -torch.inf)
         with self._packed(ids.numel()):
             out = self.model(
-                input_ids=ids,
+                **inputs,
                 attention_mask=mask,
-                position_ids=position,
+                position_ids=rope,
                 **self._cache_kwargs,
                 use_cache=True,
                 logits_to_keep=1,

@@ -22,6 +22,7 @@ from rollenv.agents.engines.base import (
     Response,
     Sampling,
     ends_with_stop,
+    eyes_of,
     token_ids,
     write_routes,
 )
@@ -38,6 +39,7 @@ with extra("train", "Running a model"):
     from rollenv.agents.engines.requests import WORTH_WAITING, Joining, LocalRequest, similar, start_order
     from rollenv.agents.engines.sampling import distributions, draw
     from rollenv.agents.engines.scoring import pad_left, positions
+    from rollenv.agents.vision import seen_rows
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
@@ -109,6 +111,7 @@ class LocalEngine:
         self._waiting: list[LocalRequest] = []
         self._one_token: list[LocalRequest] = []
         self._running: list[LocalRequest] = []  # request i has row i of the batch
+        self._eyes = eyes_of(model)
         self._batch = BatchCache(model)
         self._kept = PrefixCache(keep_tokens)
         self._vocabulary: int = model.config.get_text_config().vocab_size
@@ -131,6 +134,8 @@ class LocalEngine:
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
         request = LocalRequest(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
+        if self._eyes:
+            request.sight = self._eyes.look(self.model, prompt)
         if sampling.routes and not self._batch.routers:
             raise UsageError("routes=True needs a mixture of experts; this model has no routers")
         (self._one_token if limit == 1 and not sampling.routes else self._waiting).append(request)
@@ -172,6 +177,7 @@ class LocalEngine:
     def forget(self) -> None:
         """Clear the cache, so that later responses do not depend on earlier requests, not even in rounding."""
         self._kept.clear()
+        self._batch.features.clear()
 
     def weights_changed(self) -> None:
         """Count a new version and clear caches, after the model was trained in place."""
@@ -281,7 +287,8 @@ class LocalEngine:
         """Compute logits (prompts, vocabulary) of the first response token."""
         ids, mask = pad_left(prompts, self.model.device)
         where = positions(mask, ids.shape[1], ids.device)
-        out = self.model(input_ids=ids, attention_mask=mask, position_ids=where, use_cache=False, logits_to_keep=1)
+        inputs = seen_rows(self.model, prompts, ids, where, self._batch.features)
+        out = self.model(**inputs, attention_mask=mask, use_cache=False, logits_to_keep=1)
         logits: torch.Tensor = out.logits[:, -1]
         return logits
 
@@ -299,6 +306,8 @@ class LocalEngine:
             tokens = request.tokens
             joining.setdefault(tokens, Joining(tokens)).requests.append(request)
         del self._waiting[:admitted]
+        if sum(len(feature[0]) for feature in self._batch.features.values()) > self.max_batch_tokens:
+            self._batch.features.clear()
         if joining:
             self._batch.reserve(rows, longest, 2 * self.max_batch_tokens)
         for new in joining.values():
@@ -316,7 +325,8 @@ class LocalEngine:
         if shared := max(new.shared for new in batch):
             rows = {row: new.like.row for row, new in enumerate(batch, first) if new.like}
             self._batch.copy(list(rows.values()), list(rows), shared)
-        logits = self._batch.forward(first, [n.tokens[n.known :] for n in batch], [len(n.tokens) for n in batch])
+        parts, ends = [n.tokens[n.known :] for n in batch], [len(n.tokens) for n in batch]
+        logits = self._batch.forward(first, parts, ends, [n.requests[0].sight for n in batch])
         again = [(source, request) for source, new in enumerate(batch) for request in new.requests[1:]]
         if again:
             longest = max(len(batch[source].tokens) for source, _ in again)
@@ -343,7 +353,8 @@ class LocalEngine:
 
     def _continue(self, running: list[LocalRequest]) -> None:
         """Sample the next token of every response."""
-        logits = self._batch.forward(0, [r.response.ids[-1:] for r in running], [r.length for r in running])
+        parts, ends = [r.response.ids[-1:] for r in running], [r.length for r in running]
+        logits = self._batch.forward(0, parts, ends, [r.sight for r in running])
         self._draw(running, logits)
         self.stats.steps += 1
         self._retire()

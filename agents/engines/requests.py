@@ -6,12 +6,16 @@ import asyncio
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.agents.engines.base import Ids, Response, Sampling
 from rollenv.agents.engines.radix import common_prefix
+
+if TYPE_CHECKING:
+    from rollenv.agents.vision import Sight
 
 #: Minimum number of saved tokens for which a request waits for another one, about the cost of a call of the model.
 WORTH_WAITING = 32
@@ -30,6 +34,8 @@ class LocalRequest:
     response: Response = field(default_factory=Response)
     failure: str = ""
     """The error that ended it."""
+    sight: Sight | None = None
+    """The pictures of its prompt."""
     routes: NDArray[np.int16] | None = None
     """The experts of tokens that were computed with earlier weights."""
 

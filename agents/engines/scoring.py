@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.base import Ids
+from rollenv.agents.vision import seen_rows
 
 
 @dataclass(slots=True)
@@ -37,9 +38,8 @@ def score(
     ids, mask = pad_left(list(where), device)
     longest = max(map(len, responses))
     out = model(
-        input_ids=ids,
+        **seen_rows(model, list(where), ids, positions(mask, ids.shape[1], device)),
         attention_mask=mask,
-        position_ids=positions(mask, ids.shape[1], device),
         use_cache=False,
         logits_to_keep=longest,
     )

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.engines.base import Ids
-from rollenv.agents.prompts.step import Examples, as_chat, unasked
+from rollenv.agents.engines.base import Ids, texts
+from rollenv.agents.prompts.step import Examples, as_chat, placed, unasked
 from rollenv.agents.prompts.template import (
     ANSWER,
     CLOSE,
@@ -31,6 +31,7 @@ from rollenv.agents.prompts.template import (
 )
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, opening_thought, split_thought, well_formed
+from rollenv.core.pictures import MARK, Picture, is_picture_token, numbered
 from rollenv.core.tools.calls import find_calls, write_calls
 
 if TYPE_CHECKING:
@@ -96,24 +97,34 @@ class ChatFormat(ChatTemplate):
                 self._frames[key] = frame
         return frame
 
-    def prompt(self, text: str, examples: Examples = ()) -> Ids:
+    def prompt(self, text: str, examples: Examples = (), images: Sequence[Picture] = ()) -> Ids:
         """Return the prompt of one user message, after other examples and their answers."""
         before = self.example_messages(unasked(examples, text))
-        return tuple(self.encode(self.frame().render([*before, self.message("user", text)])))
+        return tuple(self.encode(self.frame().render([*before, self.message("user", text, images)])))
 
     def example_messages(self, examples: Examples) -> list[Message]:
         """Build the messages of examples."""
         return [self.message(role, text) for role, text in as_chat(examples)]
 
-    def message(self, role: str, text: str) -> Message:
+    def message(self, role: str, text: str, images: Sequence[Picture] = ()) -> Message:
         """Build a message for the template; turn markers in the text are escaped and lone surrogates replaced.
 
         Args:
             role: "system", "user", "assistant" or "tool".
+            images: pictures at the marks of the text, or before it.
         """
+        if images and self.eyes is None:
+            raise UsageError("this model's tokenizer reads texts only; its messages cannot have pictures")
         if role == "assistant":
             return self._message_with_thought(self._hide(self._in_answers, well_formed(text)), "")
-        return {"role": role, "content": self._hide(self._anything, well_formed(text))}
+        parts = placed(text, images)
+        content = (
+            f"{OPEN}{part.number}{CLOSE}"
+            if isinstance(part, Picture)
+            else self._hide(self._anything, well_formed(part))
+            for part in parts
+        )
+        return {"role": role, "content": "".join(content)}
 
     def answer_message(
         self,
@@ -174,11 +185,11 @@ class ChatFormat(ChatTemplate):
 
     def said(self, ids: Ids) -> str:
         """Return the escaped text of a response without its stop token; sampled special tokens remain special, and
-        their spelling remains text.
+        their spelling remains text. The token of a picture is text there too.
         """
         parts, run = [], list[int]()
         for i in self.without_stop(ids):
-            if i in self.special:
+            if i in self.special and not (self.eyes and i == self.eyes.token):
                 parts += [self._hide(self._in_answers, self.decode(run)), self.special[i]]
                 run = []
             else:
@@ -194,14 +205,17 @@ class ChatFormat(ChatTemplate):
             return {self.reveal(key): self.reveal(value) for key, value in shown.items()}
         if isinstance(shown, list):
             return [self.reveal(value) for value in shown]
-        return HIDDEN.sub(lambda m: self._literals[int(m[1])], shown) if isinstance(shown, str) else shown
+        if not isinstance(shown, str):
+            return shown
+        return HIDDEN.sub(lambda m: MARK if is_picture_token(int(m[1])) else self._literals[int(m[1])], shown)
 
     def without_stop(self, ids: Ids) -> Ids:
         """Return a response without its stop token."""
         return ids[:-1] if ids and ids[-1] in self.stop_ids else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Decode tokens; bytes that are not UTF-8 become U+FFFD."""
+        """Decode tokens, but not those of pictures; bytes that are not UTF-8 become U+FFFD."""
+        ids = texts(ids)
         if not ids:
             return ""
         with self._lock:
@@ -218,16 +232,26 @@ class ChatFormat(ChatTemplate):
                 space).
         """
         ids: list[int] = []
-        for number, piece in enumerate(self._pieces(text)):
+        pictures: list[Picture] = []
+        for number, piece in enumerate(self._pieces(text, pictures)):
             ids += self._encode(piece, anchored or number > 0)
-        return ids
+        return self.eyes.marked(ids, pictures) if self.eyes and pictures else ids
 
-    def _pieces(self, text: str) -> Iterator[str]:
-        """Split the text inside and after every escaped literal, so that none becomes a special token."""
+    def _pieces(self, text: str, pictures: list[Picture]) -> Iterator[str]:
+        """Split the text inside and after every escaped literal, so that none becomes a special token.
+
+        Args:
+            pictures: gets those of the text, which become what the processor writes for them.
+        """
         piece, done = "", 0
         for hidden in HIDDEN.finditer(text):
-            literal = self._literals[int(hidden[1])]
+            number = int(hidden[1])
             piece += text[done : hidden.start()]
+            if self.eyes and is_picture_token(number):
+                pictures.append(numbered(number))
+                piece, done = piece + self.eyes.written(pictures[-1]), hidden.end()
+                continue
+            literal = self._literals[number]
             while literal and (match := self._anything.search(literal)):
                 yield piece + literal[: match.start() + 1]
                 piece, literal = "", literal[match.start() + 1 :]

@@ -13,6 +13,7 @@ from rollenv.agents.prompts.step import Examples, unasked
 from rollenv.agents.prompts.template import Message, squash
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import split_thought
+from rollenv.core.pictures import Picture
 from rollenv.core.tools.calls import MOST_CALLS, find_calls
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Conversation:
         self._system, self.wants_tools = system, tools == "env"
         self.frame = self.format.frame(system, None if tools == "env" else tools)
         self._examples = examples
+        self._pictures: list[Picture] = []  # which live as long as somebody holds them
         self._messages: list[Message] = self.format.example_messages(examples)
         self._pending: list[Message] = []
         self._asks_again = False
@@ -89,17 +91,22 @@ class Conversation:
         """Set the environment's functions for the template, before the first prompt."""
         self.frame, self.wants_tools = self.format.frame(self._system, tools), False
 
-    def add(self, role: Literal["user", "tool"], text: str) -> None:
-        """Append a message, as a user message if the template has no tool role."""
+    def add(self, role: Literal["user", "tool"], text: str, images: Sequence[Picture] = ()) -> None:
+        """Append a message, as a user message if the template has no tool role.
+
+        Args:
+            images: pictures at the marks of the text, or before it.
+        """
         if role not in ("user", "tool"):
             raise UsageError(f"a message must be from 'user' or 'tool', not {role!r}; responses go to answer()")
         if self._prompt and self._answer is None:
             raise UsageError("the last prompt has no answer yet; call answer() before the next message")
         if self._examples and not (self._prompt or self._pending):
             self._messages = self.format.example_messages(unasked(self._examples, text, chat=True))
-        message = self.format.message(role, text)
+        message = self.format.message(role, text, images)
+        self._pictures += images
         if role == "tool" and len(self._pending) < len(calls := self._said.get("tool_calls", ())):
-            message = self.format.result_message(text, calls[len(self._pending)]["id"])
+            message = {**self.format.result_message("", calls[len(self._pending)]["id"]), "content": message["content"]}
         self.extend([message])
 
     def extend(self, messages: Sequence[Message]) -> None:
@@ -167,7 +174,7 @@ class Conversation:
     def fork(self) -> Conversation:
         """Return an independent copy of the chat."""
         twin = copy.copy(self)
-        for name in ("_messages", "_pending", "_since_user", "_ids"):
+        for name in ("_messages", "_pending", "_since_user", "_ids", "_pictures"):
             setattr(twin, name, getattr(self, name).copy())
         return twin
 

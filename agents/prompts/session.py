@@ -7,21 +7,21 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
-from rollenv.agents.engines.base import Engine, Ids, Response, Sampling
+from rollenv.agents.engines.base import Engine, Ids, Response, Sampling, eyes_of, texts
 from rollenv.agents.offered_tools import offered_tools
-from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
-from rollenv.agents.prompts.step import Examples, as_text
+from rollenv.agents.prompts.step import Examples, as_text, placed, worded
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
+from rollenv.core.pictures import Picture, pictures
 from rollenv.core.tools.call_readers import is_mark
 
 if TYPE_CHECKING:
@@ -34,8 +34,13 @@ AGENT_FILE = "rollenv_agent.json"
 class Codec(Protocol):
     """Conversion of texts to tokens and back."""
 
-    def encode(self, text: str) -> Ids:
-        """Encode a prompt (as a user message for chat models)."""
+    @property
+    def sees(self) -> bool:
+        """False if the model reads texts only."""
+        ...
+
+    def encode(self, text: str, images: tuple[Picture, ...] = ()) -> Ids:
+        """Encode a prompt (as a user message for chat models), with pictures at its marks or before it."""
         ...
 
     def decode(self, ids: Ids) -> str:
@@ -73,6 +78,10 @@ class TokenSession(Session):
     max_prompt: int = 0
     max_observation: int = 0
     _instructions: str | None = None
+    _later_instructions: str = ""
+    """The instructions without the marks of pictures, which only the first turn shows."""
+    _worded: str = ""
+    """The last observation, likewise."""
     _turns: list[tuple[str, str]] = field(default_factory=list)
     _full: bool = False
     """True if the last observation was asked about, but did not fit."""
@@ -100,7 +109,11 @@ class TokenSession(Session):
 
     def ask(self, observation: str, info: dict[str, Any]) -> Ids:
         """Return the prompt of the next turn."""
-        refuse_pictures(info, "an agent of token ids")
+        if info.get("images") and not self.codec.sees:
+            raise UsageError(
+                "the observation has pictures, and this model reads texts only: play a model that sees, with its "
+                "processor's files beside it (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, SmolVLM), or an endpoint (chat:MODEL)"
+            )
         prompt = self._prompt(observation, info)
         if self.max_prompt and len(prompt) > self.max_prompt:
             raise ContextFull(
@@ -126,7 +139,7 @@ class TokenSession(Session):
         if isinstance(self.play, Conversation):
             self.play.answer(ids)
         elif self.play.history_length:
-            self._turns.append((observation, text))
+            self._turns.append((self._worded, text))
         versions = response.versions
         mixed = len(versions) > 1 and versions[0] != versions[-1]  # they only grow
         return Action(
@@ -146,18 +159,21 @@ class TokenSession(Session):
             self.engine.release(self.number)
 
     def _prompt(self, observation: str, info: dict[str, Any]) -> Ids:
+        images = pictures(info)
         if self.max_observation:
             observation = cut_middle(observation, self.max_observation)
         if isinstance(self.play, Conversation):
             if self.play.wants_tools:
                 self.play.offer(offered_tools(info))
-            self.play.add(role_of(info), shown(observation, info))
+            self.play.add(role_of(info), shown(observation, info), images)
             return self.play.prompt()
+        self._worded = worded(observation, info)
         if self._instructions is None:
-            self._instructions = observation
+            self._instructions, self._later_instructions = observation, self._worded
+        instructions = observation if observation == self._instructions else self._later_instructions
         turns = self._turns[-self.play.history_length :]  # empty without a history
         while True:
-            prompt = self.codec.encode(self.play.render(self._instructions, turns, observation, info))
+            prompt = self.codec.encode(self.play.render(instructions, turns, observation, info), images)
             if not turns or not self.max_prompt or len(prompt) <= self.max_prompt:
                 return prompt
             turns = turns[1:]
@@ -209,7 +225,7 @@ class ResponseText:
         """Return whether a prompt ends with the mark that opens a thought."""
         if not self.thinks:
             return False
-        end = str(self.tokenizer.decode(prompt[-12:], clean_up_tokenization_spaces=False)).rstrip()
+        end = str(self.tokenizer.decode(texts(prompt[-12:]), clean_up_tokenization_spaces=False)).rstrip()
         return end.endswith(tuple(THOUGHT_MARKS))
 
     def _plain(self, ids: Ids) -> str:
@@ -229,13 +245,29 @@ class TokenizerCodec(ResponseText):
         super().__init__(tokenizer)
         self.examples = examples
         self.format = ChatFormat.from_settings(tokenizer, template_args) if chat else None
+        self.sees = eyes_of(tokenizer) is not None
 
-    def encode(self, text: str) -> Ids:
+    def encode(self, text: str, images: tuple[Picture, ...] = ()) -> Ids:
         """Return a prompt's tokens."""
         if self.format:
-            return self.format.prompt(text, self.examples)
-        ids = self.tokenizer.encode(well_formed(as_text(self.examples, text)), add_special_tokens=False)
-        return begun(tuple(ids), self.tokenizer)
+            return self.format.prompt(text, self.examples, images)
+        text = well_formed(as_text(self.examples, text))
+        ids = plain_ids(
+            text, images, self.tokenizer, lambda text: self.tokenizer.encode(text, add_special_tokens=False)
+        )
+        return begun(ids, self.tokenizer)
+
+
+def plain_ids(
+    text: str, images: Sequence[Picture], tokenizer: PreTrainedTokenizerBase, encode: Callable[[str], Sequence[int]]
+) -> Ids:
+    """Return the tokens of a plain prompt with pictures."""
+    if not images:
+        return tuple(encode(text))
+    eyes = eyes_of(tokenizer)
+    assert eyes is not None
+    parts = placed(text, images)
+    return tuple(i for part in parts for i in (eyes.tokens(part) if isinstance(part, Picture) else encode(part)))
 
 
 def begun(ids: Ids, tokenizer: PreTrainedTokenizerBase) -> Ids:

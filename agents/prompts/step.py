@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rollenv.agents.base import AgentFailed
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import MARK, Picture
 
 FIELDS = ("instructions", "history", "observation", "state")
 
@@ -70,6 +72,8 @@ class StepPrompt:
         used = _fields(self.template)
         shown = instructions if "instructions" in used else None
         recent = turns[-self.history_length :] if self.history_length else ()
+        if info.get("images"):  # every mark is of one of them
+            recent = [(worded(before, info), worded(did, info)) for before, did in recent]
         history = "".join(f"{_line_unless_shown(shown, before)}You: {did}\n" for before, did in recent)
         last = "" if observation == shown else observation
         state = str(info.get("suffix", ""))
@@ -105,6 +109,28 @@ class ChatPrompt:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple((prompt, answer) for prompt, answer in self.examples))
+
+
+def worded(text: str, info: Mapping[str, Any]) -> str:
+    """Return a text for the history, with a word for each mark if the turn had pictures."""
+    return text.replace(MARK, "[image]") if info.get("images") else text
+
+
+def placed(text: str, images: Sequence[Picture]) -> list[str | Picture]:
+    """Return a text's parts with pictures at their marks, or before it if it has no mark.
+
+    Raises:
+        AgentFailed: it has another number of marks.
+    """
+    if not images:
+        return [text]
+    pieces = text.split(MARK) if MARK in text else [*[""] * len(images), text]
+    if len(pieces) != len(images) + 1:
+        raise AgentFailed(f"a prompt has {len(pieces) - 1} marks {MARK} for {len(images)} pictures")
+    parts: list[str | Picture] = [pieces[0]]
+    for image, piece in zip(images, pieces[1:], strict=True):
+        parts += [image, piece]
+    return [part for part in parts if part]
 
 
 def unasked(examples: Examples, asked: str, *, chat: bool = False) -> Examples:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rollenv.agents.engines.base import eyes_of
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS
 from rollenv.core.tools.call_readers import is_mark
@@ -25,6 +26,8 @@ _THOUGHT_KEYS = ("reasoning_content", "thinking", "reasoning")
 #: Private-use characters that enclose text which a template must not interpret. In texts they are escaped too.
 OPEN, CLOSE = "\ue000", "\ue001"
 HIDDEN = re.compile(f"{OPEN}(\\d+){CLOSE}")
+#: A picture's place in a text, by its number, which has 19 digits.
+PICTURE = re.compile(f"({OPEN}\\d{{19}}{CLOSE})")
 ANSWER, QUESTION, NAME = f"{OPEN}answer{CLOSE}", f"{OPEN}question{CLOSE}", f"{OPEN}name{CLOSE}"
 
 #: The forms in which templates take calls: ids, the client's or of a number and the name; whether arguments are JSON in
@@ -49,6 +52,7 @@ class ChatTemplate:
                 "the tokenizer has no chat template; set tokenizer.chat_template, or use StepPrompt(chat=False)"
             )
         self.tokenizer, self.template_args = tokenizer, template_args
+        self.eyes = eyes_of(tokenizer)
         self._call_id, self._arguments_as_text = _CALL_FORMS[0]
         self._literals = [OPEN]
         self._anything = self._in_answers = re.compile(OPEN)
@@ -73,12 +77,24 @@ class ChatTemplate:
         except Exception as error:  # templates may raise any exception: jinja2's, TypeError, KeyError
             roles = ", ".join(m["role"] for m in messages)
             raise TemplateRefused(f"the chat template refuses messages of the roles {roles}: {error}") from error
-        return str(text)
+        pictures = [found for message in messages for found in PICTURE.findall(message["content"])]
+        return self._with_pictures(str(text), pictures) if pictures else str(text)
+
+    def _with_pictures(self, text: str, pictures: list[str]) -> str:
+        """Put the places of pictures where the template has its marks of them."""
+        assert self.eyes is not None
+        pieces = text.split(self.eyes.family.mark)
+        if len(pieces) != len(pictures) + 1:
+            raise TemplateRefused(f"the chat template shows {len(pieces) - 1} of {len(pictures)} pictures")
+        return "".join(part for pair in zip(pieces, [*pictures, ""], strict=True) for part in pair)
 
     def _accepted(self, message: Message) -> Message:
         """Return a message with contents and arguments in the form that the template takes."""
-        if self._in_parts:
-            message = {**message, "content": [{"type": "text", "text": message["content"]}]}
+        content = message["content"]
+        if self._in_parts or PICTURE.search(content):
+            pieces = [piece for piece in PICTURE.split(content) if piece] or [""]
+            parts = [{"type": "image"} if PICTURE.match(one) else {"type": "text", "text": one} for one in pieces]
+            message = {**message, "content": parts}
         if self._arguments_as_text and "tool_calls" in message:
             calls = [(call["id"], *call["function"].values()) for call in message["tool_calls"]]
             written = [(*call, json.dumps(arguments, ensure_ascii=False)) for *call, arguments in calls]

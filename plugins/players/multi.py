@@ -8,10 +8,11 @@ from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
 from rollenv.envs.multi import MultiAgentEnv
 from rollenv.envs.multi.nim import Nim
+from rollenv.envs.multi.seat import PlayedGame
 from rollenv.plugins.players.table import Table
 
 
-class MultiTable(Table):
+class MultiTable(PlayedGame, Table):
     """A game whose agents act in turns; a player sees ``observe(agent)``.
 
     Rewards, ``valid`` and ``success`` are the game's own.
@@ -47,17 +48,6 @@ class MultiTable(Table):
 
     def _tell(self, player: int) -> str:
         return self.game.observe(self.names[player])
-
-    def render(self) -> str:
-        return self.game.render()
-
-    def _get_state(self) -> dict[str, Any]:
-        return {"over": self.game._over, "game": self.game._get_state()}
-
-    def _set_state(self, state: dict[str, Any]) -> None:
-        self.game.share_stream(self.np_random)
-        self.game._set_state(state["game"])
-        self.game._over = state["over"]
 
 
 class NimTable(MultiTable):

@@ -15,7 +15,7 @@ import numpy as np
 
 from rollenv.agents.base import Action
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.pictures import Picture, pictures
+from rollenv.core.pictures import Picture, is_picture_token, pictures
 
 #: Maximum characters of one observation, action, state key or drawing.
 LARGEST_TEXT = 1 << 24
@@ -244,12 +244,14 @@ def plain(value: Any, what: str) -> Any:
 
 
 def integers(values: Any, what: str) -> tuple[int, ...]:
-    """Check non-negative integers that fit 32 bits."""
+    """Check non-negative integers that fit 32 bits, or are tokens of pictures."""
     try:
         items = tuple(map(operator.index, _sequence(values, what)))
     except TypeError as error:
         raise BadValue(f"{what} holds whole numbers: {error}") from None
     if items and not 0 <= min(items) <= max(items) <= _LARGEST_ID:
+        if min(items) >= 0 and what == "prompt_ids" and all(i <= _LARGEST_ID or is_picture_token(i) for i in items):
+            return items
         raise BadValue(f"{what} holds a number that is not from 0 to {_LARGEST_ID}")
     return items
 

@@ -80,6 +80,8 @@ class ModelConfig(Section):
     """Save memory by recomputing activations in the backward pass."""
     lora: LoraConfig = LoraConfig()
     """Low-rank adapters."""
+    vision: Literal["frozen", "trained"] = "frozen"
+    """Whether the part of the model that pictures pass is trained too, with adapters if there are any."""
     sync: Literal["auto", "in_place", "copy"] = "auto"
     """Share the trained weights with the player, or copy them; auto shares the tiny model's, unless it plays during
     updates (``batches.kind=stream``)."""

@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.base import eyes_of
 from rollenv.agents.engines.local import fix_frequencies
 from rollenv.agents.engines.routing import Routing
+from rollenv.agents.vision import vision_parts, why_blind
 from rollenv.core.errors import UsageError
 from rollenv.trainers.policies.attention import ATTENTION, PackedRow
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
@@ -45,6 +48,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
 
     Args:
         temperature: sampling temperature; divides the logits.
+        vision: train the part that pictures pass too.
     """
 
     def __init__(
@@ -54,14 +58,18 @@ class Scorer(nn.Module):  # type: ignore[misc]
         temperature: float = 1.0,
         most_logits: int = MOST_LOGITS,
         lora: Lora | None = None,
+        vision: bool = False,
     ):
         super().__init__()
         self.model, self.temperature, self.most_logits = model.requires_grad_(True), temperature, most_logits
         fix_frequencies(model)
         self.packs = choose_attention(model)
         self.head, self.experts_per_token = head_of(model), experts_per_token(model)
+        frozen = {} if vision else vision_parts(model)
+        for part in frozen.values():
+            part.requires_grad_(False)
         if lora:
-            adapt(model, lora)
+            adapt(model, lora, [*frozen])
         self.routing = Routing(model)
 
     def forward(
@@ -113,6 +121,7 @@ class LocalPolicy:
         lora: adapters to train instead; the copy then has the type of ``precision``.
         precision: type of the forward and backward pass: float32, bfloat16 or float16 (with loss scaling).
         betas: AdamW's decay rates of its two moments (arXiv 1711.05101).
+        vision: train the part that pictures pass too.
         optimizer: AdamW, or with 8-bit moments (arXiv 2110.02861).
     """
 
@@ -131,6 +140,7 @@ class LocalPolicy:
         max_grad_norm: float = 1.0,
         gradient_checkpointing: bool = False,
         most_logits: int = MOST_LOGITS,
+        vision: bool = False,
     ):
         if share and (rounded := sorted({str(p.dtype) for p in model.parameters() if p.dtype.itemsize < 4})):
             raise UsageError(
@@ -140,7 +150,7 @@ class LocalPolicy:
         self.shares = share
         # A separate module: its training setup does not affect the player's.
         own = twin(model) if share else copy.deepcopy(model).to(precision if lora else torch.float32)
-        scorer = Scorer(own, temperature=temperature, most_logits=most_logits, lora=lora)
+        scorer = Scorer(own, temperature=temperature, most_logits=most_logits, lora=lora, vision=vision)
         compute_as_player(scorer.model, gradient_checkpointing=gradient_checkpointing)
         adam = {"betas": betas, "weight_decay": weight_decay, "kind": optimizer, "offload": offload}
         self._begin(scorer, precision, max_grad_norm, adam)
@@ -295,23 +305,55 @@ def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> tupl
         (u, width) for the response tokens, and the same for the observations between them.
     """
     base, row = body(model), batch.row
+    places, positions = seen(model, batch)
 
-    def read(ids: Tensor, **how: Any) -> Tensor:
-        last: Tensor = base(input_ids=ids, use_cache=False, **how).last_hidden_state
+    def read(ids: Tensor, places: Tensor | None, **how: Any) -> Tensor:
+        eyes = eyes_of(model)
+        inputs = {"input_ids": ids} if eyes is None or places is None else eyes.embedded(model, ids, places)
+        last: Tensor = base(**inputs, use_cache=False, **how).last_hidden_state
         return last
 
     if packs:
-        positions = row.positions(batch.ids.device)[None]
-        states = read(batch.ids[None], position_ids=positions, packed_row=row)[0]
+        positions = row.positions(batch.ids.device)[None] if positions is None else positions[:, None]
+        states = read(batch.ids[None], None if places is None else places[None], position_ids=positions, packed_row=row)
+        states = states[0]
     elif row.paths is not None:
         raise ValueError("this model cannot read samples with shared prefixes: pack them with share=False")
     else:
-        runs = batch.ids.split([count * length for count, _, length in row.runs])
-        rows = [ids.view(count, -1) for ids, (count, _, _) in zip(runs, row.runs, strict=True)]
-        states = torch.cat([read(ids).flatten(0, 1) for ids in rows])
-    positions = batch.drawn.at, batch.observed.at
-    responses, observed = states[torch.cat(positions)].split([*map(len, positions)])
+        parts, begin = [], 0
+        for count, _, length in row.runs:
+            here = slice(begin, begin := begin + count * length)
+            how = {} if positions is None else {"position_ids": positions[:, here].unflatten(1, (count, length))}
+            shown = None if places is None else places[here].view(count, length)
+            parts.append(read(batch.ids[here].view(count, length), shown, **how).flatten(0, 1))
+        states = torch.cat(parts)
+    at = batch.drawn.at, batch.observed.at
+    responses, observed = states[torch.cat(at)].split([*map(len, at)])
     return responses, observed
+
+
+def seen(model: PreTrainedModel, batch: Packed) -> tuple[Tensor | None, Tensor | None]:
+    """Return each token's place in its picture, (L,), and positions (3, L), if the batch needs them."""
+    eyes, row = eyes_of(model), batch.row
+    if not batch.pictures:
+        return None, None
+    if eyes is None:
+        raise UsageError(f"the samples have pictures, but {why_blind(model.config)}")
+    ids, device = batch.ids.cpu().numpy(), batch.ids.device
+    shapes = [(before, n) for count, before, n in row.runs for _ in range(count)]
+    paths = (torch.arange(len(ids)) if row.paths is None else row.paths.cpu()).split([sum(shape) for shape in shapes])
+    places, ropes, counted = [], [], True
+    for path, (before, n) in zip(paths, shapes, strict=True):
+        rope = np.arange(before, before + n)[None].repeat(3, 0)
+        place = np.full(n, -1)
+        if sight := eyes.look(model, ids[path.numpy()]):
+            place, own = sight.part(before, before + n)
+            if own is not None:
+                rope, counted = own, False
+        places.append(place)
+        ropes.append(rope)
+    joint = torch.from_numpy(np.concatenate(ropes, 1)).to(device)
+    return torch.from_numpy(np.concatenate(places)).to(device), None if counted else joint
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
@@ -356,7 +398,8 @@ def _packs_wrongly(model: PreTrainedModel) -> str:
     with torch.no_grad():
         expected = states(ids[same], PackedRow.of(2, 3, 4, 4), torch.arange(13, device=ids.device), False)
         try:
-            model.set_attn_implementation(ATTENTION)
+            packed = ("", *(name for name in model.config.sub_configs if "vision" not in name))
+            model.set_attn_implementation(dict.fromkeys(packed, ATTENTION))
             same_states = alike(states(ids, row, same, True), expected)
         except Exception as error:
             return str(error)

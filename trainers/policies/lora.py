@@ -41,14 +41,20 @@ class Lora:
     seed: int = 0
 
 
-def adapt(model: PreTrainedModel, lora: Lora) -> None:
-    """Add adapters in float32 to a model, and freeze its other weights."""
+def adapt(model: PreTrainedModel, lora: Lora, frozen: Collection[str] = ()) -> None:
+    """Add adapters in float32 to a model, and freeze its other weights.
+
+    Args:
+        frozen: names of parts that get no adapters.
+    """
     with extra("lora", "Training with LoRA"):
         from peft import LoraConfig
 
     # Routers that are linear layers (Phi-3.5-MoE, Llama 4) return their choice too, which no adapter can.
     routers = Routing(model).routers
-    excluded = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer in routers]
+    linear = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    whole_parts = tuple(f"{part}." for part in frozen)
+    excluded = [name for name, layer in linear if layer in routers or name.startswith(whole_parts)]
     ranks = (min(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear))
     widest = max(ranks, default=lora.rank)
     if lora.rank > widest:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rollenv.core.pictures import Picture, numbered
 from rollenv.trainers.experience import Experience, Ints
 from rollenv.trainers.policies.attention import PackedRow
 from rollenv.trainers.prefixes import tree
@@ -52,6 +53,8 @@ class Packed:
     """(L,) the number of samples that contain each input token."""
     routes: Tensor | None = None
     """(L, layers k) the experts of each token in the trained model; None for its own choice."""
+    pictures: tuple[Picture, ...] = ()
+    """Those of the input tokens."""
 
     def __len__(self) -> int:
         """The number of response tokens."""
@@ -114,6 +117,7 @@ def pack(
         {name: tensor(values[rows], torch.float32) for name, values in data.columns.items()},
         tensor(layout.readers([data.keys[i] for i in numbers])),
         routes,
+        tuple(map(numbered, np.unique(read[read >> 62 == 1]).tolist())),
     )
 
 

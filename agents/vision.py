@@ -1,0 +1,394 @@
+"""What a model that sees needs: the tokens of a picture, its features, and the positions of both."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import AutoImageProcessor
+from transformers.utils import cached_file
+
+from rollenv.agents.engines.base import Ids, eyes_of
+from rollenv.core.errors import UsageError
+from rollenv.core.pictures import Picture, numbered
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+#: The processor's files beside a model, kept with its checkpoints: they pin how pictures are resized.
+FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
+
+#: Bounds of the caches: bytes of processed pictures, and arrangements of pictures and texts.
+_MOST_BYTES = 1 << 28
+_MOST_ARRANGEMENTS = 4096
+
+#: Names of the vision part's modules, with the projection to the language model.
+_VISION_PARTS = ("visual", "vision_tower", "vision_model", "connector", "multi_modal_projector")
+
+_QWEN = "<|vision_start|>{}<|vision_end|>"
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family of models writes pictures."""
+
+    processor: str
+    """The class in transformers that expands the template's mark of a picture."""
+    mark: str
+    """What chat templates write for a picture."""
+    plain: str = "{}"
+    """What is around it there."""
+
+
+FAMILIES = {
+    "qwen2_vl": Family("Qwen2VLProcessor", "<|image_pad|>", _QWEN),
+    "qwen2_5_vl": Family("Qwen2_5_VLProcessor", "<|image_pad|>", _QWEN),
+    "qwen3_vl": Family("Qwen3VLProcessor", "<|image_pad|>", _QWEN),
+    "smolvlm": Family("SmolVLMProcessor", "<image>"),
+    "idefics3": Family("Idefics3Processor", "<image>"),
+}
+
+
+@dataclass(slots=True)
+class Sight:
+    """Where the pictures are in a sequence of tokens."""
+
+    places: NDArray[np.int64]
+    """(L,) the number of each token within its picture; -1 for texts."""
+    rope: NDArray[np.int64] | None
+    """(3, L) positions for M-RoPE (arXiv 2409.12191, section 2.1); None if tokens are simply counted."""
+
+    def part(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Return places and positions of tokens, which may be texts after the known ones."""
+        places, rope = self.places[begin:end], self.rope
+        if (more := end - max(begin, len(self.places))) > 0:
+            places = np.concatenate([places, np.full(more, -1)])
+        if rope is not None:
+            known, last = rope.shape[1], int(rope[:, -1].max())
+            after = np.arange(max(begin, known), end) - known + 1 + last
+            rope = np.concatenate([rope[:, begin:end], np.broadcast_to(after, (3, len(after)))], 1)
+        return places, rope
+
+
+class Eyes:
+    """Pictures as tokens and features, as a model's own processor makes them.
+
+    Args:
+        family: how the model's family writes them.
+        image_processor: the one of transformers that the model was trained with.
+        config: the model's.
+        settings: of the processor (``processor_config.json``).
+        files: contents of the processor's files by name, for :meth:`save`.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        image_processor: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        config: PreTrainedConfig,
+        settings: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
+    ):
+        self.family, self.config, self.files = family, config, dict(files or {})
+        self.image_processor = image_processor
+        self.token: int = config.image_token_id
+        names = {
+            "image_token": family.mark,
+            "fake_image_token": "<fake_token_around_image>",
+            "global_image_token": "<global-img>",
+        }
+        own = {name: getattr(tokenizer, name, None) or given for name, given in names.items()}
+        # A whole processor cannot be made where torchvision is missing, which its part for videos needs.
+        self._settings = SimpleNamespace(
+            **{**own, "global_image_tag": own["global_image_token"], **(settings or {})},
+            image_processor=image_processor,
+        )
+        if tokenizer.convert_tokens_to_ids(self._settings.image_token) != self.token:
+            raise UsageError(f"the tokenizer has no token {family.mark} with the id {self.token} of the model's config")
+        self._ids = {part: _alone(tokenizer, part) for part in family.plain.split("{}")}
+        self._made_of = family, image_processor, tokenizer, config, settings, files
+        self._encode = tokenizer.encode
+        self._inputs: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
+        self._bytes = 0
+        self._written: dict[int, tuple[str, int]] = {}
+        self._rope: OrderedDict[Any, NDArray[np.int64]] = OrderedDict()
+
+    def __deepcopy__(self, memo: Any) -> Eyes:
+        return self
+
+    def __reduce__(self) -> tuple[type[Eyes], tuple[Any, ...]]:
+        return Eyes, self._made_of
+
+    def save(self, folder: str | Path) -> None:
+        """Write the processor's files beside a model."""
+        for name, text in self.files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        if not self.files:
+            self.image_processor.save_pretrained(folder)
+
+    # -- tokens ------------------------------------------------------------------------------------------------------
+
+    def written(self, picture: Picture) -> str:
+        """Return the text that the processor puts in the place of a template's mark of this picture."""
+        return self._expanded(picture)[0]
+
+    def count(self, picture: Picture) -> int:
+        """Return the number of tokens that are this picture's, apart from marks around it."""
+        return self._expanded(picture)[1]
+
+    def tokens(self, picture: Picture) -> Ids:
+        """Return the tokens of a picture in a prompt without a chat template."""
+        before, after = self.family.plain.split("{}")
+        ids = self._encode(self.written(picture), add_special_tokens=False)
+        return (*self._ids[before], *self.marked(ids, [picture]), *self._ids[after])
+
+    def marked(self, ids: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
+        """Replace the tokens of pictures, in their order, by ids of their own (``picture.number``)."""
+        own = [picture.number for picture in pictures for _ in range(self.count(picture))]
+        if len(own) != sum(token == self.token for token in ids):
+            raise UsageError(
+                f"a prompt has {sum(token == self.token for token in ids)} tokens of pictures where its "
+                f"{len(pictures)} pictures have {len(own)}: {', '.join(map(repr, pictures)):.200}"
+            )
+        left = iter(own)
+        return [next(left) if token == self.token else token for token in ids]
+
+    def _expanded(self, picture: Picture) -> tuple[str, int]:
+        if picture.number not in self._written:
+            expand = getattr(transformers, self.family.processor).replace_image_token
+            inputs = self.inputs(picture)
+            given = {k: v if k.startswith("image_grid") else v.tolist() for k, v in inputs.items() if k in _LAYOUT}
+            text = expand(self._settings, given, 0)
+            if len(self._written) >= _MOST_ARRANGEMENTS:
+                self._written.clear()
+            self._written[picture.number] = text, text.count(self._settings.image_token)
+        return self._written[picture.number]
+
+    # -- what a model reads ------------------------------------------------------------------------------------------
+
+    def inputs(self, picture: Picture) -> dict[str, Tensor]:
+        """Return what the image processor makes of a picture; cached."""
+        known = self._inputs.get(picture.number)
+        if known is None:
+            how = {"return_row_col_info": True} if self.family.mark == "<image>" else {}
+            try:
+                made = self.image_processor(images=[picture.array()], return_tensors="pt", **how)
+            except ValueError as error:
+                raise UsageError(f"the model's image processor refuses {picture!r}: {error}") from error
+            known = {name: torch.as_tensor(value) for name, value in made.items()}
+            self._bytes += sum(value.nbytes for value in known.values())
+            self._inputs[picture.number] = known
+            while self._bytes > _MOST_BYTES and len(self._inputs) > 1:
+                _, old = self._inputs.popitem(last=False)
+                self._bytes -= sum(value.nbytes for value in old.values())
+        else:
+            self._inputs.move_to_end(picture.number)
+        return known
+
+    def look(self, model: PreTrainedModel, ids: Sequence[int] | NDArray[np.int64]) -> Sight | None:
+        """Find the pictures in all tokens of a sequence; None if it has none.
+
+        Raises:
+            UsageError: a picture has not the tokens that its features need.
+        """
+        array = np.asarray(ids, np.int64)
+        at = np.flatnonzero(array >> 62 == 1)
+        if not len(at):
+            return None
+        places = np.full(len(array), -1)
+        for number in dict.fromkeys(array[at].tolist()):
+            own = np.flatnonzero(array == number)
+            count = self.count(numbered(number))
+            if len(own) % count:
+                raise UsageError(f"a prompt has {len(own)} tokens of {numbered(number)!r}, which has {count}")
+            places[own] = np.arange(len(own)) % count
+        return Sight(places, self._positions(model, array, places))
+
+    def _positions(
+        self, model: PreTrainedModel, ids: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> NDArray[np.int64] | None:
+        """Return the positions (3, tokens up to the last picture's) that the model computes itself."""
+        find = getattr(body_that_sees(model), "get_rope_index", None)
+        if find is None:
+            return None
+        kinds = (places >= 0).astype(np.int64)
+        kinds = kinds[: int(np.flatnonzero(kinds)[-1]) + 1]
+        shown = [numbered(number) for number in ids[places == 0].tolist()]
+        grids = torch.cat([self.inputs(picture)["image_grid_thw"] for picture in shown])
+        key = kinds.tobytes(), grids.numpy().tobytes()
+        if (known := self._rope.get(key)) is None:
+            if int((np.diff(kinds, prepend=0) == 1).sum()) != len(shown):
+                raise UsageError(f"two pictures of a prompt are adjacent, without marks between: {shown!r:.200}")
+            row = torch.from_numpy(kinds)[None]
+            known = find(row, mm_token_type_ids=row, image_grid_thw=grids)[0][:, 0].numpy()
+            self._rope[key] = known
+            if len(self._rope) > _MOST_ARRANGEMENTS:
+                self._rope.popitem(last=False)
+        return known
+
+    def embedded(
+        self, model: PreTrainedModel, ids: Tensor, places: Tensor, known: dict[int, list[Tensor]] | None = None
+    ) -> dict[str, Any]:
+        """Return the arguments of a model's forward() for tokens with pictures, or for a part of them.
+
+        Args:
+            ids: (rows, columns) token ids, of pictures too.
+            places: (rows, columns) of each token within its picture; -1 for texts.
+            known: features by picture, to look up and to add to.
+        """
+        shown = places >= 0
+        if not shown.any():
+            return {"input_ids": ids}
+        numbers, of = torch.unique(ids[shown], return_inverse=True)
+        pictures = [numbered(number) for number in numbers.tolist()]
+        features = {} if known is None else known
+        if new := [picture for picture in pictures if picture.number not in features]:
+            made = zip(*(list(level) for level in self._features(model, new)), strict=True)
+            features.update((picture.number, list(levels)) for picture, levels in zip(new, made, strict=True))
+        counts = torch.tensor([self.count(picture) for picture in pictures])
+        begins = (counts.cumsum(0) - counts).to(ids.device)
+        index = begins[of] + places[shown]
+        table = [torch.cat(level)[index] for level in zip(*(features[p.number] for p in pictures), strict=True)]
+        # The image token of the vocabulary is of no picture here: a model may have sampled it.
+        texts = torch.where(shown, 0, ids)
+        if len(table) > 1:  # Qwen3-VL adds features to the first layers too
+            real = torch.where(shown, self.token, texts.masked_fill(texts == self.token, 0))
+            seen = SimpleNamespace(pooler_output=table[:1], deepstack_features=[[level] for level in table[1:]])
+            return {"input_ids": real, "mm_encoder_outputs": {"image": seen}}
+        embeddings = model.get_input_embeddings()(texts)
+        own = table[0].to(embeddings)
+        return {"inputs_embeds": embeddings.masked_scatter(shown[..., None], own)}
+
+    def _features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        """Return the features (tokens, width) of pictures: those of the embeddings, then those of deeper layers."""
+        base, device = body_that_sees(model), model.device
+        given = [self.inputs(picture) for picture in pictures]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and trains_vision(model)):
+            if "image_grid_thw" in given[0]:
+                grid = torch.cat([each["image_grid_thw"] for each in given]).to(device)
+                pixels = torch.cat([each["pixel_values"] for each in given]).to(device)
+                out = base.get_image_features(pixels, grid, return_dict=True)
+                return [list(out.pooler_output), *map(list, getattr(out, "deepstack_features", None) or ())]
+            found = []
+            for each in given:
+                how = {k: v.to(device) for k, v in each.items() if k in ("pixel_values", "pixel_attention_mask")}
+                parts = base.get_image_features(**how, return_dict=True).pooler_output
+                found.append(torch.cat([part.flatten(0, -2) for part in parts]))
+            return [found]
+
+
+#: What the expansion of a mark depends on.
+_LAYOUT = ("image_grid_thw", "rows", "cols")
+
+
+def _alone(tokenizer: PreTrainedTokenizerBase, token: str) -> Ids:
+    return tuple(tokenizer.encode(token, add_special_tokens=False)) if token else ()
+
+
+def body_that_sees(model: PreTrainedModel) -> Any:
+    """Return the part of a model that has its vision part."""
+    return model if hasattr(model, "get_rope_index") else getattr(model, "model", model)
+
+
+def vision_parts(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
+    """Return a model's parts that only pictures pass, by name; none for a model of texts."""
+    base = body_that_sees(model)
+    prefix = "" if base is model else "model."
+    return {f"{prefix}{name}": part for name in _VISION_PARTS if (part := getattr(base, name, None)) is not None}
+
+
+def trains_vision(model: PreTrainedModel) -> bool:
+    """Return whether a weight of the vision part is trained."""
+    return any(p.requires_grad for part in vision_parts(model).values() for p in part.parameters())
+
+
+def load_eyes(
+    path: str, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, how: Mapping[str, Any]
+) -> Eyes | None:
+    """Load the processor beside a model; None if the model's family is not one that sees here, or it has none.
+
+    Args:
+        how: arguments of ``from_pretrained``.
+    """
+    family = FAMILIES.get(config.model_type)
+    if family is None:
+        return None
+    files = {}
+    for name in FILES:
+        if found := cached_file(path, name, _raise_exceptions_for_missing_entries=False, **how):
+            files[name] = Path(found).read_text(encoding="utf-8")
+    if not files:
+        return None
+    settings = json.loads(files.get("processor_config.json", "{}"))
+    own = {name: value for name, value in settings.items() if isinstance(value, int | str)}
+    image_processor = AutoImageProcessor.from_pretrained(path, backend="pil", **how)
+    return Eyes(family, image_processor, tokenizer, config, own, files)
+
+
+def why_blind(config: PreTrainedConfig) -> str:
+    """Return the reason why a model cannot see here."""
+    if config.model_type in FAMILIES:
+        return f"there is no preprocessor_config.json beside this {config.model_type} model"
+    if hasattr(config, "vision_config"):
+        return (
+            f"models of the type {config.model_type!r} see here only through endpoints; choose from {sorted(FAMILIES)}"
+        )
+    return f"models of the type {config.model_type!r} read texts only"
+
+
+def seen_rows(
+    model: PreTrainedModel,
+    rows: Sequence[Ids],
+    ids: Tensor,
+    where: Tensor,
+    known: dict[int, list[Tensor]] | None = None,
+) -> dict[str, Any]:
+    """Return forward()'s tokens and positions for whole sequences, padded on the left.
+
+    Args:
+        ids: (rows, longest) padded token ids.
+        where: (rows or 1, longest) their positions, if there were no pictures.
+    """
+    eyes = eyes_of(model)
+    sights = [eyes.look(model, row) for row in rows] if eyes else []
+    if eyes is None or not any(sights):
+        return {"input_ids": ids, "position_ids": where}
+    lengths = [len(row) for row in rows]
+    places, rope = joined(sights, lengths, lengths, ids.shape[1], where.expand(len(rows), -1))
+    return {**eyes.embedded(model, ids, places, known), "position_ids": where if rope is None else rope}
+
+
+def joined(
+    sights: Sequence[Sight | None], ends: Sequence[int], counts: Sequence[int], width: int, where: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return places and positions of the last tokens of sequences, padded on the left.
+
+    Args:
+        ends: the number of tokens of each sequence; those that its sight does not know are texts.
+        counts: how many of its last tokens are wanted.
+        width: the number of columns.
+        where: (rows, width) positions of texts without pictures.
+
+    Returns:
+        (rows, width) places, and (3, rows, width) positions or None.
+    """
+    places = np.full((len(sights), width), -1)
+    rope, counted = where.cpu().numpy()[None].repeat(3, 0), True
+    for row, (sight, end, count) in enumerate(zip(sights, ends, counts, strict=True)):
+        if sight is not None:
+            places[row, width - count :], own = sight.part(end - count, end)
+            if own is not None:
+                rope[:, row, width - count :], counted = own, False
+    device = where.device
+    return torch.from_numpy(places).to(device), None if counted else torch.from_numpy(rope).to(device)

@@ -1,0 +1,188 @@
+"""Models that see: the tokens of pictures, and the numbers of engine, trainer and transformers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+import torch
+from seeing import DEAF_TOOLS, FAMILY, drawn, processor, seeing
+
+from rollenv.agents.base import AgentFailed, ContextFull
+from rollenv.agents.engines.scoring import score
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import StepPrompt
+from rollenv.core.errors import UsageError
+from rollenv.core.pictures import is_picture_token
+
+A, B, C = drawn(1), drawn(2, 112, 84), drawn(3)
+
+
+def play(agent, *turns):
+    """Play an episode of observations and their pictures, and return the actions."""
+
+    async def episode():
+        session = agent.start(None, 0)
+        return [await session.act(text, {"images": images, **info}) for text, images, info in turns]
+
+    return asyncio.run(episode())
+
+
+def turn(text, *images, **info):
+    return text, images, info
+
+
+def parts(text, images):
+    pieces, images = text.split("<image>"), iter(images)
+    given = [{"type": "text", "text": pieces[0]}]
+    for piece in pieces[1:]:
+        given += [{"type": "image", "image": next(images).array()}, {"type": "text", "text": piece}]
+    return {"role": "user", "content": [part for part in given if part.get("text") != ""]}
+
+
+@pytest.mark.parametrize("family", FAMILY)
+@pytest.mark.parametrize("text", ["look <image> and\n<image>: what?", "<image><image>", "<image>\n\nsee <image>\n"])
+def test_tokens_are_those_of_the_familys_processor(family, text):
+    agent = seeing(family)
+    talk = agent.conversation()
+    talk.add("user", text, (A, B))
+    own = processor(agent)
+    whole = own.apply_chat_template([parts(text, (A, B))], add_generation_prompt=True, tokenize=False)
+    expected = own(text=[whole], images=[[A.array(), B.array()]], return_tensors="pt")["input_ids"][0].tolist()
+    token = agent.model.config.image_token_id
+    prompt = talk.prompt()
+    assert [token if is_picture_token(i) else i for i in prompt] == expected
+    shown = [i for i in prompt if is_picture_token(i)]
+    count = agent.model.rollenv_eyes.count
+    assert shown == [A.number] * count(A) + [B.number] * count(B)
+
+
+@pytest.mark.parametrize("family", FAMILY)
+def test_engine_agrees_with_transformers(family):
+    agent = seeing(family, temperature=0.0, max_new_tokens=8)
+    text = "look <image> and <image>: what?"
+    (action,) = play(agent, turn(text, A, B))
+    own = processor(agent)
+    whole = own.apply_chat_template([parts(text, (A, B))], add_generation_prompt=True, tokenize=False)
+    given = own(text=[whole], images=[[A.array(), B.array()]], return_tensors="pt")
+    drawn_ids = agent.model.generate(**given, max_new_tokens=8, do_sample=False)[0, given["input_ids"].shape[1] :]
+    assert list(action.response_ids) == drawn_ids.tolist()[: len(action.response_ids)]
+    assert len(set(action.response_ids)) > 1
+
+
+@pytest.mark.parametrize("family", FAMILY)
+def test_log_probabilities_of_engine_and_scores_agree_over_turns(family):
+    agent = seeing(family)
+    actions = play(agent, turn("see <image>", A), turn("now", B, C), turn("no picture"), turn("<image> again", A))
+    assert agent.engine.stats.reused > 0
+    scores = score(agent.model, [a.prompt_ids for a in actions], [a.response_ids for a in actions])
+    for row, action in enumerate(actions):
+        expected = scores.logprobs[row][scores.mask[row].bool()]
+        assert torch.allclose(expected, torch.tensor(action.logprobs), atol=1e-4)
+    assert actions[3].prompt_ids[: len(actions[2].prompt_ids)] == actions[2].prompt_ids
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 6])
+def test_members_of_a_group_share_their_pictures_and_pictures_are_seen(max_new_tokens):
+    agent = seeing(max_new_tokens=max_new_tokens)
+    prompts = [(*range(7, 50), *agent.model.rollenv_eyes.tokens(p), 9, end) for p in (A, B, C) for end in (11, 11, 12)]
+
+    async def together():
+        sampling, rng = agent.sampling, random.Random(0)
+        return await asyncio.gather(*(agent.engine.generate(p, sampling, rng) for p in prompts))
+
+    answers = asyncio.run(together())
+    scores = score(agent.model, prompts, [tuple(a.ids) for a in answers])
+    for row, answer in enumerate(answers):
+        expected = scores.logprobs[row][scores.mask[row].bool()]
+        assert torch.allclose(expected, torch.tensor(answer.logprobs), atol=1e-4)
+    first = score(agent.model, prompts, [(5,)] * len(prompts)).logprobs[:, 0]
+    assert first[0] == first[1]
+    assert not torch.isclose(first[0], first[3], atol=1e-3)
+
+
+def test_chunks_and_a_cached_prefix_may_cut_a_picture(monkeypatch):
+    agent = seeing()
+    monkeypatch.setattr("rollenv.agents.engines.kv_cache._CHUNK_TOKENS", 5)
+    (action,) = play(agent, turn("look <image> and <image>", A, B))
+    (score_of,) = score(agent.model, [action.prompt_ids], [action.response_ids]).logprobs
+    assert torch.allclose(score_of, torch.tensor(action.logprobs), atol=1e-4)
+
+
+def test_a_text_that_spells_a_mark_is_text():
+    agent = seeing()
+    (action,) = play(agent, turn("say <image> or <|image_pad|>"))
+    assert not any(map(is_picture_token, action.prompt_ids))
+    assert agent.model.config.image_token_id not in action.prompt_ids
+    (action,) = play(agent, turn("say <|image_pad|> here: <image>", A))
+    assert sum(map(is_picture_token, action.prompt_ids)) == agent.model.rollenv_eyes.count(A)
+    assert agent.model.config.image_token_id not in action.prompt_ids
+
+
+def test_a_sampled_image_token_is_no_picture():
+    agent = seeing()
+    token = agent.model.config.image_token_id
+    talk = agent.conversation()
+    talk.add("user", "see <image>", (A,))
+    prompt = (*talk.prompt(), token, 8)
+    answer = asyncio.run(agent.engine.generate(prompt, agent.sampling, random.Random(0)))
+    (scores,) = score(agent.model, [prompt], [tuple(answer.ids)]).logprobs
+    assert torch.allclose(scores, torch.tensor(answer.logprobs), atol=1e-4)
+
+
+def test_step_prompts_show_the_current_pictures_only():
+    form = StepPrompt("{instructions}\n{history}{observation}\n{state}", history_length=2)
+    agent = seeing(prompt=form)
+    actions = play(agent, turn("rules <image>", A), turn("board <image>", B), turn("board <image>", C))
+    for action, shown in zip(actions, (A, B, C), strict=True):
+        assert {i for i in action.prompt_ids if is_picture_token(i)} == {shown.number}
+    said = agent.tokenizer.decode([i for i in actions[2].prompt_ids if not is_picture_token(i)])
+    assert "rules [image]" in said
+    assert "board [image]" in said
+    assert "<image>" not in said
+
+
+def test_pictures_of_a_tool_turn_are_shown_even_if_the_template_would_drop_them():
+    agent = seeing(template=DEAF_TOOLS)
+    actions = play(agent, turn("call it"), turn("result <image>", A, use_tool=True))
+    assert sum(map(is_picture_token, actions[1].prompt_ids)) == agent.model.rollenv_eyes.count(A)
+
+
+def test_marks_and_pictures_must_match():
+    with pytest.raises(AgentFailed, match="2 marks <image> for 1 pictures"):
+        play(seeing(), turn("<image> <image>", A))
+
+
+def test_a_cut_picture_is_an_error_that_names_it():
+    agent = seeing()
+    prompt = (5, *agent.model.rollenv_eyes.tokens(A)[:-3])
+    with pytest.raises(UsageError, match=r"4 tokens of <Picture 84x56 .*>, which has 6"):
+        asyncio.run(agent.engine.generate(prompt, agent.sampling, random.Random(0)))
+
+
+def test_a_model_of_texts_refuses_pictures_in_a_line():
+    agent = seeing()
+    agent.model.rollenv_eyes = agent.tokenizer.rollenv_eyes = None
+    with pytest.raises(UsageError, match="reads texts only"):
+        play(agent, turn("<image>", A))
+
+
+def test_a_picture_larger_than_the_context_fills_it():
+    agent = seeing()
+    agent.engine.max_context = 40
+    with pytest.raises(ContextFull):
+        play(agent, turn("<image>", drawn(4, 224, 224)))
+
+
+def test_a_saved_model_sees_the_same(tmp_path):
+    agent = seeing()
+    (before,) = play(agent, turn("see <image>", A))
+    agent.save(tmp_path)
+    loaded = LocalAgent.load(tmp_path)
+    (after,) = play(loaded, turn("see <image>", A))
+    assert (after.prompt_ids, after.response_ids) == (before.prompt_ids, before.response_ids)
+    loaded.save(tmp_path / "again")
+    assert (tmp_path / "again" / "preprocessor_config.json").read_bytes() == (
+        tmp_path / "preprocessor_config.json"
+    ).read_bytes()

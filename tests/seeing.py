@@ -1,0 +1,167 @@
+"""Tiny models of the families that see, with chat templates of their shapes, and pictures."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+from rollenv.agents.engines.base import Sampling, open_eyes
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.prompts import ChatPrompt, StepPrompt
+from rollenv.agents.tiny.model import build_tokenizer
+from rollenv.agents.vision import FAMILIES, Eyes
+from rollenv.core.pictures import Picture, picture
+
+CORPUS = ["look at this: what do you see here? go up, down, left or right\n" * 9]
+
+# A default system prompt; pictures in marks of their own.
+QWEN = """
+{%- if messages[0].role != 'system' -%}
+{{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+{{- '<|im_start|>' + message.role + '\\n' -}}
+{%- if message.content is string -%}{{- message.content -}}
+{%- else -%}{%- for part in message.content -%}
+{%- if part.type == 'image' -%}{{- '<|vision_start|><|image_pad|><|vision_end|>' -}}
+{%- else -%}{{- part.text -}}{%- endif -%}
+{%- endfor -%}{%- endif -%}
+{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+
+# Parts only; the colon of a role has no space before a picture.
+SMOL = """<|im_start|>
+{%- for message in messages -%}
+{{- message.role | capitalize + (':' if message.content[0].type == 'image' else ': ') -}}
+{%- for part in message.content -%}
+{%- if part.type == 'image' -%}{{- '<image>' -}}{%- else -%}{{- part.text -}}{%- endif -%}
+{%- endfor -%}
+{{- '<end_of_utterance>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'Assistant:' -}}{%- endif -%}
+"""
+
+# Pictures of tool messages are left out, as by templates that join their texts.
+DEAF_TOOLS = QWEN.replace(
+    "part.type == 'image'", "part.type == 'image' and message.role == 'tool' -%}\n{%- elif part.type == 'image'"
+)
+
+_TEXT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 37,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 1024,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+_ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 1, 1]}
+_VISION = {"depth": 2, "num_heads": 4, "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2}
+_VISION |= {"hidden_size": 32, "initializer_range": 0.3}
+_QWEN = {
+    "qwen2_vl": {"embed_dim": 32, "mlp_ratio": 4},
+    "qwen2_5_vl": {"out_hidden_size": 32, "intermediate_size": 64, "fullatt_block_indexes": [1], "window_size": 56},
+    "qwen3_vl": {
+        "out_hidden_size": 32,
+        "intermediate_size": 64,
+        "num_position_embeddings": 64,
+        "deepstack_visual_indexes": [0, 1],
+    },
+}
+
+FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm")
+
+
+@functools.cache
+def drawn(number: int, width: int = 84, height: int = 56) -> Picture:
+    """Draw a picture of random colours."""
+    pixels = np.random.default_rng(number).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    return picture(pixels)
+
+
+def seeing(
+    family: str = "qwen2_vl", prompt: StepPrompt | ChatPrompt | None = None, *, template: str = "", **sampling: Any
+) -> LocalAgent:
+    """Build an agent of a family with random weights."""
+    model, tokenizer = _smol() if family == "smolvlm" else _qwen(family)
+    if template:
+        tokenizer.chat_template = template
+    return LocalAgent(model, tokenizer, prompt or ChatPrompt(), Sampling(**{"max_new_tokens": 6, **sampling}))
+
+
+def _qwen(family: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    tokenizer = build_tokenizer(CORPUS, 300, sees=True)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = QWEN
+    kinds = {"qwen2_vl": "Qwen2VL", "qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}
+    names = ("vision_start", "image", "vision_end", "video")
+    texts = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
+    ids = {f"{name}_token_id": tokenizer.convert_tokens_to_ids(text) for name, text in zip(names, texts, strict=True)}
+    config = getattr(transformers, f"{kinds[family]}Config")(
+        text_config={**_TEXT, "vocab_size": len(tokenizer), "rope_parameters": dict(_ROPE)},
+        vision_config={**_VISION, **_QWEN[family]},
+        **ids,
+    )
+    config.tie_word_embeddings = True
+    patch = {"patch_size": 14, "size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28 * 64}}
+    return _made(
+        family, config, f"{kinds[family]}ForConditionalGeneration", tokenizer, Qwen2VLImageProcessorPil(**patch)
+    )
+
+
+def _smol() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    tokenizer = build_tokenizer(CORPUS, 300)
+    rows = [f"<row_{row}_col_{column}>" for row in range(1, 5) for column in range(1, 5)]
+    more = ["<image>", "<fake_token_around_image>", "<global-img>", "<|im_start|>", "<end_of_utterance>", *rows]
+    tokenizer.add_special_tokens({"additional_special_tokens": more})
+    tokenizer.chat_template = SMOL
+    config = transformers.SmolVLMConfig(
+        text_config={**_TEXT, "vocab_size": len(tokenizer), "model_type": "llama"},
+        vision_config={
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "patch_size": 14, "image_size": 56, "initializer_range": 0.3,
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        scale_factor=2,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    how = {"size": {"longest_edge": 112}, "max_image_size": {"longest_edge": 56}}
+    return _made("smolvlm", config, "SmolVLMForConditionalGeneration", tokenizer, SmolVLMImageProcessorPil(**how))
+
+
+def _made(
+    family: str, config: Any, kind: str, tokenizer: PreTrainedTokenizerBase, image_processor: Any
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = getattr(transformers, kind)(config).eval()
+    eyes = Eyes(FAMILIES[family], image_processor, tokenizer, config, {"image_seq_len": 4})
+    open_eyes(eyes, model, tokenizer)
+    return model, tokenizer
+
+
+def processor(agent: LocalAgent) -> Any:
+    """Return the family's own processor, which cannot be made here without torchvision, for its part for videos."""
+    eyes = agent.model.rollenv_eyes
+    kind = getattr(transformers, eyes.family.processor)
+    module = __import__(kind.__module__, fromlist=["x"])
+    module.num2words = getattr(module, "num2words", None) or str  # for videos too
+    free = type("Free", (kind,), {"check_argument_for_proper_class": lambda self, name, argument: type(argument)})
+    how = {"image_seq_len": 4} if eyes.family.mark == "<image>" else {}
+    videos = SimpleNamespace(num_frames=1, fps=1)
+    return free(eyes.image_processor, agent.tokenizer, videos, chat_template=agent.tokenizer.chat_template, **how)
