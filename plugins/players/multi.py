@@ -6,6 +6,7 @@ from typing import Any
 
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
+from rollenv.envs import pictures
 from rollenv.envs.multi import MultiAgentEnv
 from rollenv.envs.multi.nim import Nim
 from rollenv.envs.multi.seat import PlayedGame
@@ -57,6 +58,7 @@ class NimTable(MultiTable):
     """
 
     game: Nim
+    picture = staticmethod(pictures.nim)
 
     def __init__(self, players: int = 2, num_piles: int = 3, max_pile: int = 7, max_take: int | None = 3):
         super().__init__(Nim(players, num_piles, max_pile, max_take))
