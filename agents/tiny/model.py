@@ -24,6 +24,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from rollenv.agents.engines.base import open_eyes
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.agents.vision import FAMILIES, Eyes
+from rollenv.core.pictures import Picture
 
 END = "<|endoftext|>"
 
@@ -98,6 +99,11 @@ def build_model(size: TinySize, tokenizer: Qwen2Tokenizer, seed: int) -> PreTrai
         experts = {"moe_intermediate_size": size.intermediate, "num_experts": size.experts, "norm_topk_prob": True}
         chosen = {"num_experts_per_tok": min(2, size.experts), "head_dim": size.hidden // size.heads}
         return Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **experts, **chosen))
+
+
+def picture_tokens(image: Picture) -> int:
+    """Return the number of a picture's tokens, with those around it; at most one more each way if it is resized."""
+    return -(-image.width // (2 * _PATCH)) * -(-image.height // (2 * _PATCH)) + 2
 
 
 def _seeing(shape: dict[str, Any], size: TinySize, tokenizer: Qwen2Tokenizer) -> PreTrainedModel:

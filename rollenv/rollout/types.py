@@ -79,6 +79,8 @@ class Turn:
     (tokens, layers k). Empty if not requested."""
     images: tuple[Picture, ...] = ()
     """The pictures of the observation, in the order of their marks."""
+    prompt_images: tuple[Picture, ...] = ()
+    """Other pictures of the prompt, which a program has sent."""
     player: int = 0
     """The player whose turn it was."""
     rewards: tuple[float, ...] = ()
@@ -163,7 +165,7 @@ class Trajectory:
 
 
 def _plain_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {k: [image.as_json() for image in v] if k in ("images", "final_images") else v for k, v in fields}
+    return {k: [image.as_json() for image in v] if k.endswith("images") else v for k, v in fields}
 
 
 @dataclass(slots=True, repr=False)
