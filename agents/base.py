@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rollenv.core.env import Env
 from rollenv.core.errors import RollenvError, Unsolvable, UsageError
+from rollenv.core.pictures import Picture
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,8 @@ class Action:
     """Reward of the answer, in addition to the environment's."""
     routes: str = ""
     """The experts of tokens; see :attr:`rollenv.rollout.types.Turn.routes`."""
+    images: tuple[Picture, ...] = ()
+    """The pictures of the prompt that are not the observation's."""
     calls: tuple[Action, ...] = ()
     """Model calls of a program that played on its own; each is recorded as a turn, instead of this action."""
 

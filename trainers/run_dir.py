@@ -17,6 +17,7 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.plugins import function_at
 from rollenv.folder_lock import lock_folder
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
+from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import to_plain
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
@@ -204,9 +205,9 @@ class RunDir:
             left -= sum(len(turn.prompt_ids) for turn in trajectories[number].turns)
             if left >= 0:
                 full.add(number)
-        rows = []
+        rows, files = [], PictureFiles(self.episodes_file.parent)
         for number, trajectory in enumerate(trajectories):
-            plain: dict[str, Any] = to_plain(trajectory)
+            plain: dict[str, Any] = to_plain(trajectory, files)
             if number not in full:
                 for turn in plain["turns"]:
                     turn["prompt_ids"] = []

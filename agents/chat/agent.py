@@ -10,16 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from rollenv.agents.base import Action, Agent, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import ChatReply, ChatToolCall
 from rollenv.agents.offered_tools import offered_tools
-from rollenv.agents.pictures import content, pictures, refuse_pictures
+from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
-from rollenv.agents.prompts.step import as_chat, unasked
+from rollenv.agents.prompts.step import as_chat, unasked, worded
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, well_formed
+from rollenv.core.picture_forms import bound, content
+from rollenv.core.pictures import Picture, pictures
 from rollenv.core.tools.calls import as_element
 
 #: Keys of a request that :class:`ChatAgent` sets itself.
@@ -146,11 +148,13 @@ class ChatSession(Session):
     messages: list[dict[str, Any]] = field(default_factory=list)
     _turns: list[tuple[str, str]] = field(default_factory=list)
     _instructions: str | None = None
+    _later_instructions: str = ""
+    """The instructions without marks: only the first turn shows their pictures."""
     _calls: list[ChatToolCall] = field(default_factory=list)
     _tools: list[dict[str, Any]] = field(default_factory=list)
     """The environment's tools, if the agent passes them on."""
-    _pictures: list[dict[str, Any]] = field(default_factory=list)
-    """The latest pictures, for prompts that repeat the first observation."""
+    _pictures: dict[str, Picture] = field(default_factory=dict)
+    """The pictures so far, by their hashes."""
     _sent: int = 0
     """The number of messages that earlier turns have recorded."""
 
@@ -158,7 +162,13 @@ class ChatSession(Session):
         agent = self.agent
         if agent.token_ids:
             refuse_pictures(info, "training on token ids")
-        body = {**agent.body, "messages": [*agent.first, *self._messages(observation, info)]}
+        try:
+            images = pictures(info)
+            messages = [*agent.first, *self._messages(observation, info, images)]
+        except UsageError as error:
+            raise AgentFailed(str(error)) from error
+        self._pictures |= {image.sha256: image for image in images}
+        body = {**agent.body, "messages": self._written("openai", messages)}
         if agent.tools_of_env:
             self._tools = offered_tools(info) or self._tools
             if self._tools:
@@ -173,7 +183,7 @@ class ChatSession(Session):
                 "or token_ids=False"
             )
         text, finish = self._action(reply)
-        new = tuple(body["messages"][self._sent :])
+        new = tuple(self._written("stored", messages[self._sent :]))
         if agent.prompt is None:
             message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
             self._calls = reply.calls
@@ -184,7 +194,7 @@ class ChatSession(Session):
                 ]
             self.messages.append(message)
         elif agent.prompt.history_length:
-            self._turns.append((observation, text))
+            self._turns.append((worded(observation, info), text))
         self._sent = 0 if agent.prompt else len(agent.first) + len(self.messages)
         thoughts = f"<think>{reply.thoughts}</think>" if reply.thoughts else ""
         raw = "\n".join(part for part in (thoughts, reply.text, *map(call_text, reply.calls)) if part)
@@ -202,28 +212,36 @@ class ChatSession(Session):
     def close(self) -> None:
         self.messages.clear()
 
-    def _messages(self, observation: str, info: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the messages up to this turn."""
-        images = pictures(info)
-        self._pictures = images or self._pictures
+    def _messages(self, observation: str, info: dict[str, Any], images: Sequence[Picture]) -> list[dict[str, Any]]:
+        """Return the messages up to this turn, those of the user with bound marks."""
         if self.agent.prompt is None:
+            said = shown(observation, info)
             if info.get("use_tool") and self._calls:
                 texts = info.get("tool_responses")
                 if not isinstance(texts, list) or len(texts) != len(self._calls):
-                    texts = [shown(observation, info), *["(answered above)"] * (len(self._calls) - 1)]
+                    texts = [said, *["(answered above)"] * (len(self._calls) - 1)]
                 for call, text in zip(self._calls, map(str, texts), strict=True):
                     self.messages.append({"role": "tool", "tool_call_id": call.id, "content": well_formed(text)})
                 if images:  # tool messages cannot have any
-                    self.messages.append({"role": "user", "content": images})
+                    self.messages.append({"role": "user", "content": bound("", images)})
             else:
-                self.messages.append({"role": "user", "content": content(shown(observation, info), images)})
+                self.messages.append({"role": "user", "content": bound(said, images)})
             return self.messages
         if self._instructions is None:
-            self._instructions = observation
-        text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
+            self._instructions, self._later_instructions = observation, worded(observation, info)
+        instructions = observation if observation == self._instructions else self._later_instructions
+        text = self.agent.prompt.render(instructions, self._turns, observation, info)
         others = as_chat(unasked(self.agent.prompt.examples, text))
         examples = [{"role": role, "content": well_formed(turn)} for role, turn in others]
-        return [*examples, {"role": "user", "content": content(text, self._pictures)}]
+        return [*examples, {"role": "user", "content": bound(text, images)}]
+
+    def _written(self, form: str, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return messages with the pictures of the user's in a form; what the model writes is text."""
+        images = self._pictures.values()
+        return [
+            {**message, "content": content(form, message["content"], images)} if message["role"] == "user" else message
+            for message in messages
+        ]
 
     def _action(self, reply: ChatReply) -> tuple[str, str]:
         """Return the action of an answer and its finish reason."""

@@ -30,6 +30,15 @@ class Upstream:
         self.endpoint, self.name, self.body = endpoint, model, dict(body or {})
         self.max_context = max_context
 
+    @property
+    def sees(self) -> bool:
+        """True, as far as is known here."""
+        return True
+
+    def accept(self, request: ModelRequest) -> ModelRequest:
+        """Return the request: images are the endpoint's to see."""
+        return request
+
     async def draw(self, session: GatewaySession, position: Position, request: ModelRequest) -> SampledAnswer:
         """Send a request to the endpoint.
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollenv import __version__
+from rollenv.core.picture_forms import bound, contents
+from rollenv.core.pictures import MARK, Picture
 from rollenv.core.tools.calls import write_calls
 
 STEP: dict[str, Any] = {
@@ -14,7 +16,16 @@ STEP: dict[str, Any] = {
     "description": "Take an action in the environment. The answer is what you see next.",
     "parameters": {"type": "object", "properties": {"action": {"type": "string"}}, "required": ["action"]},
 }
+LOOK: dict[str, Any] = {
+    "name": "look",
+    "description": "See the pictures of the last observation again. It is no action.",
+    "parameters": {"type": "object", "properties": {}},
+}
 _VERSION = "2025-06-18"
+
+
+#: A text with bound marks, and its pictures.
+_Seen = tuple[str, Sequence[Picture]]
 
 
 class Tools:
@@ -22,24 +33,32 @@ class Tools:
 
     Args:
         offered: the environment's functions, in OpenAI's form; by default ``step(action)``.
+        instructions: the first observation.
+        images: its pictures, which the further tool ``look`` shows; a task is a text.
     """
 
-    def __init__(self, offered: Sequence[Mapping[str, Any]] = (), instructions: str = ""):
+    def __init__(
+        self, offered: Sequence[Mapping[str, Any]] = (), instructions: str = "", images: Sequence[Picture] = ()
+    ):
         self.functions = [tool["function"] for tool in offered] or [STEP]
+        self.steps = self.functions == [STEP]
+        self.functions += [LOOK] if images else []
         self.instructions = instructions
+        self._seen = bound(MARK * len(images), images), images
         self._turn = asyncio.Lock()
-        self._actions: asyncio.Queue[tuple[str, asyncio.Future[str]]] = asyncio.Queue()
-        self._answer: asyncio.Future[str] | None = None
+        self._actions: asyncio.Queue[tuple[str, asyncio.Future[_Seen]]] = asyncio.Queue()
+        self._answer: asyncio.Future[_Seen] | None = None
 
     async def next_action(self) -> str:
         """Wait for the program's next action."""
         action, self._answer = await self._actions.get()
         return action
 
-    def show(self, observation: str) -> None:
+    def show(self, observation: str, images: Sequence[Picture] = ()) -> None:
         """Answer the last action."""
+        self._seen = bound(observation, images), images
         if self._answer is not None and not self._answer.done():
-            self._answer.set_result(observation)
+            self._answer.set_result(self._seen)
         self._answer = None
 
     async def answer(self, message: Any) -> dict[str, Any] | None:
@@ -70,16 +89,18 @@ class Tools:
         name, arguments = params.get("name"), params.get("arguments") or {}
         if name not in {one["name"] for one in self.functions} or not isinstance(arguments, dict):
             raise _Refused(-32602, f"there is no tool {name!r}, or its arguments are no object")
-        if self.functions == [STEP]:
+        if name == "look" and LOOK in self.functions:
+            return _content(*self._seen)
+        if self.steps:
             action = arguments.get("action")
             if not isinstance(action, str):
                 return _content("step takes an action, which is a text", failed=True)
         else:
             action = write_calls([(str(name), arguments)])
         async with self._turn:
-            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[_Seen] = asyncio.get_running_loop().create_future()
             await self._actions.put((action, answer))
-            return _content(await answer)
+            return _content(*await answer)
 
 
 class _Refused(Exception):
@@ -88,5 +109,5 @@ class _Refused(Exception):
         self.code = code
 
 
-def _content(text: str, *, failed: bool = False) -> dict[str, Any]:
-    return {"content": [{"type": "text", "text": text}], "isError": failed}
+def _content(text: str, images: Sequence[Picture] = (), *, failed: bool = False) -> dict[str, Any]:
+    return {"content": contents("mcp", text, images), "isError": failed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rollenv.core.errors import RollenvError
+from rollenv.core.pictures import Picture
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -39,8 +41,8 @@ class Message:
     """The call that a tool's message answers."""
     reasoning: str = ""
     """Reasoning of an assistant, if the client sends it back."""
-    images: tuple[str, ...] = ()
-    """URLs, in the order of their blocks."""
+    images: tuple[str | Picture, ...] = ()
+    """URLs, in the order of their blocks; what a model sees itself, as pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +148,34 @@ def canonical(arguments: str) -> str:
         return arguments
 
 
-def as_openai(message: Message) -> dict[str, Any]:
-    """Convert a message to the form of OpenAI's chat completions, without reasoning."""
-    data: dict[str, Any] = {"role": message.role, "content": message.text}
+def image_json(image: str | Picture) -> Any:
+    """Return the JSON form of an image without its data: by its hash, which of a data URL is that of the URL."""
+    if isinstance(image, Picture):
+        return image.as_json(data=False)
+    if not image.startswith("data:"):
+        return image
+    return {"type": "image", "sha256": hashlib.sha256(image.encode()).hexdigest()}
+
+
+def as_openai(message: Message, *, data: bool = True) -> dict[str, Any]:
+    """Convert a message to the form of OpenAI's chat completions, without reasoning.
+
+    Args:
+        data: with the images' data; else their JSON forms.
+    """
+    shown: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.images:
-        images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
-        data["content"] = [{"type": "text", "text": message.text}, *images]
+        urls = [image.url if isinstance(image, Picture) else image for image in message.images]
+        images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        shown["content"] = [
+            {"type": "text", "text": message.text},
+            *(images if data else map(image_json, message.images)),
+        ]
     if message.calls:
-        data["tool_calls"] = [
+        shown["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.calls
         ]
     if message.role == "tool":
-        data["tool_call_id"] = message.call_id
-    return data
+        shown["tool_call_id"] = message.call_id
+    return shown

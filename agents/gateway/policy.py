@@ -24,6 +24,8 @@ from rollenv.agents.prompts.session import ResponseText
 from rollenv.agents.prompts.template import TemplateRefused
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, thoughts_in
+from rollenv.core.picture_forms import WORD
+from rollenv.core.pictures import MARK, Picture, picture
 from rollenv.core.tools.call_readers import written_arguments
 from rollenv.core.tools.calls import call_instructions, find_calls
 
@@ -62,6 +64,23 @@ class PolicyModel:
     def max_context(self) -> int:
         """Context length of the engine."""
         return self.engine.max_context
+
+    @property
+    def sees(self) -> bool:
+        """False if the model reads texts only."""
+        return self.format.eyes is not None
+
+    def accept(self, request: ModelRequest) -> ModelRequest:
+        """Return a request with pictures for images. Nothing is fetched.
+
+        Raises:
+            GatewayError: the model reads texts only, or an image cannot be read.
+        """
+        if not any(message.images for message in request.messages):
+            return request
+        if not self.sees:
+            raise GatewayError("invalid", "the model reads no images; send text only")
+        return dataclasses.replace(request, messages=tuple(map(_with_pictures, request.messages)))
 
     async def draw(self, session: GatewaySession, position: Position, request: ModelRequest) -> SampledAnswer:
         """Sample the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
@@ -134,8 +153,6 @@ class PolicyModel:
 
     def _chat(self, session: GatewaySession, position: Position, request: ModelRequest) -> Conversation:
         """Return the conversation that ends with a request's messages."""
-        if any(message.images for message in request.messages):
-            raise GatewayError("invalid", "the model reads no images; send text only")
         in_a_row = not position.context or position.context[0].role == "assistant"
         if position.extends and position.parent and (self.format.has_answers_in_a_row or not in_a_row):
             chat = self._after_answer(session, position.parent)
@@ -186,9 +203,12 @@ class PolicyModel:
         if node is not None:
             prompt, calls = node.tail[: len(node.tail) - node.opening], (call.id for call in node.answer.calls)
             return self.format.answer_message(node.answer_ids, prompt, tools, calls)
+        text, images = message.text, [image for image in message.images if isinstance(image, Picture)]
+        if images:  # as for endpoints, the text stands before them
+            text = text.replace(MARK, WORD) + MARK * len(images)
+        shown = self.format.message(message.role, text, images)
         if message.role == "tool":
-            return self.format.result_message(message.text, message.call_id)
-        shown = self.format.message(message.role, message.text)
+            return {**self.format.result_message("", message.call_id), "content": shown["content"]}
         if message.calls:
             written = [(call.id, call.name, _arguments(call)) for call in message.calls]
             shown = self.format.call_message(message.text, written)
@@ -235,6 +255,17 @@ class PolicyModel:
         if calls and finish == "stop":
             finish = "tool_calls"
         return ModelAnswer(text, tuple(calls), reasoning, finish, stop_text)
+
+
+def _with_pictures(message: Message) -> Message:
+    if message.images and message.role not in ("user", "tool"):
+        raise GatewayError("invalid", f"the model sees images of users and tools, not in a message of {message.role}")
+    if any(isinstance(image, str) and not image.startswith("data:") for image in message.images):
+        raise GatewayError("invalid", "images are not fetched from addresses here; send them as data (base64)")
+    try:
+        return dataclasses.replace(message, images=tuple(map(picture, message.images)))
+    except UsageError as error:
+        raise GatewayError("invalid", f"an image cannot be read: {error}") from error
 
 
 def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[FunctionCall]]:

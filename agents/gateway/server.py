@@ -84,7 +84,7 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
         session.forget_delivered()
         raise session.refuse_crowded()
     context, cap = session.model.max_context, session.caps.body
-    most = min(cap, _BYTES * context)
+    most = cap if session.model.sees else min(cap, _BYTES * context)  # a picture has few tokens for its bytes
     length = http.headers.get("content-length", "0")
     size, parts = int(length) if length.isdecimal() else 0, []
     session.reading += 1
@@ -273,7 +273,8 @@ def admin_app(gateway: GatewaySessions, key: str) -> Starlette:
         return session_of(http).to_dict()
 
     async def samples(http: Http) -> Any:
-        return [asdict(sample) for sample in session_of(http).samples()]
+        samples = session_of(http).samples()
+        return [asdict(each) | {"images": [image.as_json() for image in each.images]} for each in samples]
 
     async def reward(http: Http) -> Any:
         data = await _object(http, {"value": float, "call": str})

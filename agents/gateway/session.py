@@ -19,10 +19,18 @@ from rollenv.agents.base import Action, AgentFailed, ContextFull, EndpointRefuse
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
-from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, as_openai, ended_error
+from rollenv.agents.gateway.messages import (
+    GatewayError,
+    ModelAnswer,
+    ModelRequest,
+    as_openai,
+    ended_error,
+    image_json,
+)
 from rollenv.agents.gateway.record import CallRecord
 from rollenv.agents.gateway.tree import KINDS, TRAINED, CallNode, CallTree, Ids, Kind, Position, in_lines, kinds
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.pictures import Picture, picture
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +77,15 @@ class Model(Protocol):
         """Maximum number of tokens of a prompt and its answer."""
         ...
 
+    @property
+    def sees(self) -> bool:
+        """False if the model reads texts only."""
+        ...
+
+    def accept(self, request: ModelRequest) -> ModelRequest:
+        """Return a request with its images in the form that the model takes, or raise a GatewayError."""
+        ...
+
     async def draw(self, session: GatewaySession, position: Position, request: ModelRequest) -> SampledAnswer:
         """Sample the answer to a request."""
         ...
@@ -98,6 +115,11 @@ class GatewaySample:
     task: str = ""
     reward: float | None = None
     """Reward of the session, with those of its calls; None if there is none, or it is not finished."""
+    images: tuple[Picture, ...] = ()
+    """The pictures whose tokens are in the ids; what :func:`~rollenv.core.pictures.picture` converts is converted."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "images", tuple(map(picture, self.images)))
 
 
 class _Pending:
@@ -149,6 +171,8 @@ class GatewaySession:
         self._pending: dict[str, _Pending] = {}
         self._known: dict[str, CallNode] = {}
         """The latest answer to each request, by its key."""
+        self._images: dict[str, str | Picture] = {}
+        """The images in the record, by their hashes."""
         self._record, self._on_finish = record, on_finish
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -242,12 +266,15 @@ class GatewaySession:
     async def _answer(self, request: ModelRequest, key: str) -> CallNode:
         async with self._slots:
             with self.refusals():
+                if any(message.images for message in request.messages):  # decoding takes long
+                    request = await asyncio.to_thread(self.model.accept, request)
                 position = self.tree.locate(request)
                 drawn = await self.model.draw(self, position, request)
                 if self.over:  # another thread has finished the session
                     raise ended_error()
                 node = self.tree.node(position, drawn.answer, **drawn.tokens)
                 new_tools = position.tools not in self.tree.tools
+                self._note_images(node)
                 self._note({"event": "call", "key": key, "node": node.to_dict()}, request.tools if new_tools else None)
             self._append(node, key, request.tools)
             drawn.kept(node)
@@ -282,6 +309,8 @@ class GatewaySession:
     def _append(self, node: CallNode, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
         self.tree.append(node, tools)
         self.drawn_tokens += len(node.response_ids)
+        images = (image for message in node.context for image in message.images)
+        self.kept_bytes += sum(len(image.png if isinstance(image, Picture) else image) for image in images)
         self.kept_bytes += sum(len(message.text) for message in node.context) + 40 * len(node.tail + node.response_ids)
         if key:
             self._known[key] = node
@@ -297,6 +326,7 @@ class GatewaySession:
         self.check_caps("counts")
         self.counts["counts"] += 1
         with self.refusals():
+            request = self.model.accept(request)
             return self.model.count(self, self.tree.locate(request), request)
 
     def with_previous(self, request: ModelRequest) -> ModelRequest:
@@ -365,6 +395,15 @@ class GatewaySession:
             added = {} if tools is None else {"tools": [dict(tool) for tool in tools]}
             self._record.append({"session": self.id, **event, **added})
 
+    def _note_images(self, node: CallNode) -> None:
+        """Record the data of images, once for each, which nodes name by hash."""
+        for image in (image for message in node.context for image in message.images):
+            form = image_json(image)
+            if self._record is not None and isinstance(form, dict) and form["sha256"] not in self._images:
+                url = image.url if isinstance(image, Picture) else image
+                self._note({"event": "image", "sha256": form["sha256"], "url": url, "seen": isinstance(image, Picture)})
+                self._images[form["sha256"]] = image
+
     # -- training data -------------------------------------------------------------------------------------------------
 
     def nodes(self, which: Iterable[Kind] = TRAINED) -> list[CallNode]:
@@ -396,15 +435,19 @@ class GatewaySession:
             versions if len(set(versions)) > 1 else (),
             "length" if answer.finish == "length" else "stop",
             reward=node.reward or 0.0,
+            images=self.tree.images(node),
         )
 
     def samples(self, which: Iterable[Kind] = TRAINED) -> list[GatewaySample]:
         """Return training samples: one for every line of calls, as long as prompts continue each other."""
         runs: list[tuple[list[int], list[bool], list[float], list[int]]] = []
+        images: list[tuple[Picture, ...]] = []
         before: CallNode | None = None
         for node in self.trained_nodes(which):
             if not (node.continues and before is not None and node.parent == before.number):
                 runs.append(([], [], [], []))
+                images.append(())
+            images[-1] = self.tree.images(node)
             ids, mask, logprobs, versions = runs[-1]
             read = self.tree.prompt_ids(node)[len(ids) :]
             ids += [*read, *node.response_ids]
@@ -413,7 +456,10 @@ class GatewaySession:
             versions += [-1] * len(read) + list(node.versions)
             before = node
         about = (self.id, self.task, self.total_reward if self.over else None)
-        return [GatewaySample(tuple(i), tuple(m), tuple(p), tuple(v), *about) for i, m, p, v in runs]
+        return [
+            GatewaySample(tuple(i), tuple(m), tuple(p), tuple(v), *about, seen)
+            for (i, m, p, v), seen in zip(runs, images, strict=True)
+        ]
 
     def chats(self, which: Iterable[Kind] = TRAINED) -> list[dict[str, Any]]:
         """Return the longest chats of these kinds, for supervised training, as OpenAI's ``messages`` and ``tools``."""
@@ -434,8 +480,10 @@ class GatewaySession:
     def restore(self, event: Mapping[str, Any]) -> None:
         """Apply a recorded event."""
         kind = event["event"]
-        if kind == "call":
-            self._append(CallNode.from_dict(event["node"]), event["key"], event.get("tools"))
+        if kind == "image":
+            self._images[event["sha256"]] = picture(event["url"]) if event["seen"] else event["url"]
+        elif kind == "call":
+            self._append(CallNode.from_dict(event["node"], self._images), event["key"], event.get("tools"))
             self.counts["calls"] += 1
             self.rng.getrandbits(64)  # the call did this too
         elif kind == "sent":

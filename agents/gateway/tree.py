@@ -14,7 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rollenv.agents.gateway.messages import FunctionCall, Message, ModelAnswer, ModelRequest, canonical
+from rollenv.agents.gateway.messages import (
+    FunctionCall,
+    Message,
+    ModelAnswer,
+    ModelRequest,
+    canonical,
+    image_json,
+)
+from rollenv.core.pictures import Picture
 
 Ids = tuple[int, ...]
 
@@ -79,20 +87,30 @@ class CallNode:
         return self.tail[len(self.tail) - self.opening :] + self.response_ids
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain data for JSON."""
+        """Convert to plain data for JSON, with the hashes of images."""
         data = {name: getattr(self, name) for name in self.__slots__}
-        context = [asdict(message) for message in self.context]
+        context = [{**asdict(message), "images": [*map(image_json, message.images)]} for message in self.context]
         hashes = {"state": self.state.hex(), "tools": self.tools.hex()}
         return {**data, **hashes, "context": context, "answer": asdict(self.answer)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> CallNode:
-        """Restore a node from :meth:`to_dict`, also after a JSON round trip."""
+    def from_dict(cls, data: Mapping[str, Any], images: Mapping[str, str | Picture] = {}) -> CallNode:
+        """Restore a node from :meth:`to_dict`, also after a JSON round trip.
+
+        Args:
+            images: by their hashes; others stay as they are.
+        """
+
+        def shown(image: Any) -> Any:
+            return images.get(image["sha256"], image) if isinstance(image, Mapping) else image
+
         answer = {**data["answer"], "calls": tuple(FunctionCall(**call) for call in data["answer"]["calls"])}
         lists = {name: tuple(data[name]) for name in ("tail", "response_ids", "logprobs", "versions")}
         hashes = {name: bytes.fromhex(data[name]) for name in ("state", "tools")}
         context = tuple(
-            Message(**{**m, "calls": tuple(FunctionCall(**call) for call in m["calls"]), "images": tuple(m["images"])})
+            Message(
+                **{**m, "calls": tuple(FunctionCall(**c) for c in m["calls"]), "images": (*map(shown, m["images"]),)}
+            )
             for m in data["context"]
         )
         for name in ("prompt_ids", "response_ids", "logprobs"):
@@ -241,6 +259,11 @@ class CallTree:
             new = new[1:]
         return (*system, *chat, *new) if system else (*before, *new)
 
+    def images(self, node: CallNode) -> tuple[Picture, ...]:
+        """Return the pictures of a prompt, each once."""
+        shown = (image for message, _ in self.chat(node) for image in message.images)
+        return tuple(dict.fromkeys(image for image in shown if isinstance(image, Picture)))
+
     def prompt_ids(self, node: CallNode) -> Ids:
         """Return all prompt tokens of an answer."""
         return tuple(itertools.chain.from_iterable(reversed(self._parts(node))))
@@ -323,7 +346,7 @@ def normal(message: Message, name: str | int = "") -> list[Any]:
         name: the call that it answers: its index in the message before, or an unknown id.
     """
     calls = [[call.name, call.namespace, canonical(call.arguments)] for call in message.calls]
-    return [message.role, message.text, calls, name, list(message.images)]
+    return [message.role, message.text, calls, name, [*map(image_json, message.images)]]
 
 
 def digest(value: Any, before: bytes = b"") -> bytes:

@@ -15,15 +15,17 @@ from typing import Any
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHandle, OwnsEngine, Session
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.gateway import Gateway
-from rollenv.agents.gateway.mcp import Tools
+from rollenv.agents.gateway.mcp import LOOK, Tools
 from rollenv.agents.gateway.policy import PolicyModel
 from rollenv.agents.gateway.session import Caps, GatewaySession
 from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
 from rollenv.agents.harness.records import Harness, find_harness
 from rollenv.agents.harness.run import PORT, attached, play, program
 from rollenv.agents.offered_tools import offered_tools
+from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import pictures
 from rollenv.core.registry import spec
 from rollenv.envs.terminal.base import TerminalEnv
 from rollenv.sandbox import Machine, SandboxError
@@ -183,6 +185,7 @@ class InMachine(_Play):
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Run the harness to its end or deadline, and submit."""
+        refuse_pictures(info, "a program in the environment's machine")
         if "submit" not in info:
             raise AgentFailed(f"{self.env.env_id} has no submit action for a harness to end with")
         await self.env.call("start_program", self.agent.program(self.calls, observation))
@@ -205,11 +208,12 @@ class OverTools(_Play):
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Answer the harness's last action, and wait for its next."""
         if self.calls.tools is None:
-            self.calls.tools = Tools(offered_tools(info), observation)
-            task = f"{observation}\n\n{shown_tools(self.calls.tools)}"
+            task = shown(observation, info)
+            self.calls.tools = Tools(offered_tools(info), task, pictures(info))
+            task = f"{task}\n\n{shown_tools(self.calls.tools)}"
             self._running = asyncio.create_task(asyncio.to_thread(self._run, task))
         else:
-            self.calls.tools.show(shown(observation, info))
+            self.calls.tools.show(shown(observation, info), pictures(info))
         assert self._running is not None
         action = asyncio.ensure_future(self.calls.tools.next_action())
         try:
@@ -244,6 +248,7 @@ class Beside(_Play):
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Run the program with an observation as its input; what it prints is the action."""
+        refuse_pictures(info, "a program that reads a text")
         spec = self.agent.program(self.calls, shown(observation, info), host=self.agent.gateway.address)
         began, name = time.monotonic(), shlex.join(spec["command"])[:200]
         try:
@@ -276,4 +281,5 @@ class Beside(_Play):
 def shown_tools(tools: Tools) -> str:
     """Return the part of a task that explains how to play."""
     names = ", ".join(function["name"] for function in tools.functions)
-    return f"Play with the tools of the MCP server `environment` ({names}), one call after the other, until it is over."
+    told = f"Play with the tools of the MCP server `environment` ({names}), one call after the other, until it is over."
+    return f"{told} Its look shows the pictures of the task." if LOOK in tools.functions else told

@@ -18,7 +18,8 @@ from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, UsageError, did_you_mean
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.core.registry import ABILITIES
-from rollenv.envs.data.rows import SUFFIXES, Row, Rows, files_at, read_file, split_of
+from rollenv.envs.data.row_pictures import has_pictures, key_of
+from rollenv.envs.data.rows import SUFFIXES, Row, Rows, files_at, folder_of, read_file, split_of
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
 from rollenv.envs.math.compare import compare, gold_answer
 from rollenv.envs.math.grade import SECONDS, check_installed, grade
@@ -30,12 +31,13 @@ logger = logging.getLogger(__name__)
 QUESTIONS = ("question", "problem", "prompt", "query", "input", "instruction", "text")
 ANSWERS = ("answer", "answers", "answerkey", "solution", "target", "label", "gold", "output", "expected", "completion")
 CHOICES, TESTS, PROGRAMS = ("choices", "options"), ("tests", "test_list"), ("solution", "canonical_solution", "code")
+IMAGES = ("images", "image", "pictures", "picture", "image_path")
 
 #: Splits that are held out, in order of preference. Rows of files with such names are never trained on.
 HELD_OUT = ("test", "validation", "valid", "val", "dev")
 
 #: Arguments of :func:`own_questions` that ``rollenv train FILE`` takes as they are: ``question=COLUMN``.
-SETTINGS = ("question", "answer", "choices", "grader", "held_out", "instruct")
+SETTINGS = ("question", "answer", "choices", "image", "grader", "held_out", "instruct")
 
 #: What the answers are, what a question ends with, and how answers are graded.
 GRADERS = {
@@ -74,6 +76,8 @@ class Questions:
     answer: str
     choices: str
     """Empty if there is none."""
+    image: str
+    """The column with pictures; empty if there is none."""
     grader: str
     drawn: bool
     """True if the held-out rows were drawn, because no file's name says so."""
@@ -82,7 +86,8 @@ class Questions:
         what, _, how = GRADERS[self.grader]
         held = "drawn by a hash of the question" if self.drawn else "by their files' names"
         return (
-            f"{self.path}: {len(self.train) + len(self.test)} questions (column {self.question!r}), {what} (column "
+            f"{self.path}: {len(self.train) + len(self.test)} questions (column {self.question!r}"
+            f"{f', pictures {self.image!r}' if self.image else ''}), {what} (column "
             f"{self.answer!r}), {how}; {len(self.train)} to train on, {len(self.test)} held out ({held})"
         )
 
@@ -114,6 +119,7 @@ def own_questions(
     held_out: float = 0.2,
     instruct: str | None = None,
     seed: int | None = None,
+    image: str = "",
 ) -> Env:
     """One question of a file or folder, and an answer of the kind that its answers have.
 
@@ -125,9 +131,11 @@ def own_questions(
         choices: the column with the options of a question.
         grader: one of :data:`GRADERS`; by default chosen by the answers.
         held_out: the share of rows that is held out if no file's name says which.
+        image: the column with pictures (see :func:`~rollenv.envs.data.row_pictures.pictures_of`), whose paths are
+            relative to the folder of the file.
         instruct: the text behind every question; by default it says the form of an answer.
     """
-    found = questions_at(path, question, answer, choices, grader, held_out)
+    found = questions_at(path, question, answer, choices, grader, held_out, image)
     parts = {"train": found.train, "test": found.test, "all": (*found.train, *found.test)}
     if split not in parts:
         raise UsageError(f"split is one of {', '.join(parts)}, not {split!r}")
@@ -138,12 +146,16 @@ def own_questions(
         elif len(found.train) == 1:
             why = "it has one question, row 1: with none held out, there is nothing to evaluate on; add others"
         raise UsageError(f"{path} has no rows to {'train' if split == 'train' else 'evaluate'} on: {why}")
-    if found.grader != "code":
-        return QuestionEnv(rows, found, instruct, seed)
-    from rollenv.envs.code.env import CodeEnv  # not above: it needs a sandbox
+    env: RowEnv
+    if found.grader == "code":
+        from rollenv.envs.code.env import CodeEnv  # not above: it needs a sandbox
 
-    columns: Any = {"question_key": found.question, "test_key": found.answer, "solution_key": _program(rows)}
-    return CodeEnv(dataset=rows, seed=seed, **columns)
+        columns: Any = {"question_key": found.question, "test_key": found.answer, "solution_key": _program(rows)}
+        env = CodeEnv(dataset=rows, seed=seed, **columns)
+    else:
+        env = QuestionEnv(rows, found, instruct, seed)
+    env.image_key, env.folder = found.image, folder_of(path)
+    return env
 
 
 def _program(rows: Rows) -> str | None:
@@ -245,6 +257,7 @@ def _equal(gold: str, said: str, grader: str) -> bool:
 
 def _kind(text: str) -> str:
     """Return the grader of a single answer."""
+    text = text.removesuffix("°")
     if _INTEGER.fullmatch(text):
         return "integer"
     if re.search(r"\d", text) and _NUMBER.fullmatch(text):
@@ -257,7 +270,13 @@ def _kind(text: str) -> str:
 
 
 def questions_at(
-    path: str, question: str = "", answer: str = "", choices: str = "", grader: str = "", held_out: float = 0.2
+    path: str,
+    question: str = "",
+    answer: str = "",
+    choices: str = "",
+    grader: str = "",
+    held_out: float = 0.2,
+    image: str = "",
 ) -> Questions:
     """Read and check the questions of a file or folder; see :func:`own_questions`.
 
@@ -275,13 +294,14 @@ def questions_at(
         names = (files[0].name.lower().replace(own, other, 1) for other in ("train", *HELD_OUT) if other != own)
         files += [twin for name in names if (twin := files[0].with_name(name)).is_file()]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
-    return _questions(path, stamps, question, answer, choices, grader, held_out)
+    return _questions(path, stamps, (question, answer, choices, image), grader, held_out)
 
 
 @functools.lru_cache(maxsize=16)
 def _questions(
-    path: str, files: tuple[tuple[str, int], ...], question: str, answer: str, choices: str, grader: str, share: float
+    path: str, files: tuple[tuple[str, int], ...], named: tuple[str, str, str, str], grader: str, share: float
 ) -> Questions:
+    question, answer, choices, image = named
     splits = {name: split_of(Path(name)) for name, _ in files}
     test = next((split for split in HELD_OUT if split in splits.values()), "")
     names = [n for n in splits if test and splits[n] == test] + [n for n in splits if splits[n] not in HELD_OUT]
@@ -293,6 +313,9 @@ def _questions(
     listing = _column(path, columns, "choices", choices, CHOICES)
     tests = "" if answer else _column(path, columns, "tests", "", TESTS)
     right = tests or _column(path, columns, "answer", answer, ANSWERS)
+    seen = _column(path, columns, "image", image, IMAGES)
+    if not image and not any(has_pictures(row.get(seen)) for _, _, row in rows[:100]):
+        seen = ""  # a column of this name with something else, such as a container's image
     for name, i, row in rows:
         if wrong := _cannot_play(row, (asked, right, *filter(None, [listing])), asked):
             raise UsageError(f"{name}, row {i}: {wrong}")
@@ -300,20 +323,19 @@ def _questions(
     for name, i, row in rows if grader != "code" else ():
         if wrong := _cannot_grade(row[right], grader, _options(row, listing)):
             raise UsageError(f"{name}, row {i}: {wrong}")
-    distinct = _distinct(rows, asked, right, listing)
+    distinct = _distinct(rows, asked, right, listing, seen)
     if test:
         held = {name for name, split in splits.items() if split == test}
         drawn = {i for i, (name, _, _) in enumerate(distinct) if name in held}
     else:
-        by_hash = [
-            hashlib.sha256(row[asked].strip().encode("utf-8", "surrogatepass")).digest() for _, _, row in distinct
-        ]
+        texts = [row[asked].strip() + (key_of(row.get(seen)) if seen else "") for _, _, row in distinct]
+        by_hash = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
         number = min(max(1, round(share * len(distinct))), len(distinct) - 1) if share else 0
         drawn = {*sorted(range(len(distinct)), key=by_hash.__getitem__)[:number]}
     train, tested = (
         tuple(row for i, (_, _, row) in enumerate(distinct) if (i in drawn) is out) for out in (False, True)
     )
-    return Questions(path, train, tested, asked, right, listing, grader, drawn=not test)
+    return Questions(path, train, tested, asked, right, listing, seen, grader, drawn=not test)
 
 
 def _column(path: str, columns: Sequence[str], what: str, named: str, known: Sequence[str]) -> str:
@@ -375,7 +397,7 @@ def _options(row: Row, column: str) -> tuple[str, ...]:
     return tuple(str(option).strip() for option in listed(cell))
 
 
-def _distinct(rows: Sequence[_Place], asked: str, right: str, listing: str) -> list[_Place]:
+def _distinct(rows: Sequence[_Place], asked: str, right: str, listing: str, seen: str) -> list[_Place]:
     """Leave out rows that repeat a question; those of held-out files come first.
 
     Raises:
@@ -383,7 +405,8 @@ def _distinct(rows: Sequence[_Place], asked: str, right: str, listing: str) -> l
     """
     first: dict[str, _Place] = {}
     for name, i, row in rows:
-        before = first.setdefault(f"{row[asked].strip()}\0{_options(row, listing)}", (name, i, row))
+        pictures = key_of(row.get(seen)) if seen else ""
+        before = first.setdefault(f"{row[asked].strip()}\0{_options(row, listing)}\0{pictures}", (name, i, row))
         if before[2][right] != row[right]:
             raise UsageError(
                 f"{name}, row {i}: its question is that of {before[0]}, row {before[1]}, with another answer; mend it, "

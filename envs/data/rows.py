@@ -84,6 +84,7 @@ KNOWN: dict[str, DataSet] = {
         DataSet("axon-rl/ORZ-57k", "orz57k"),
         DataSet("axon-rl/DeepScaleR-40K", "deepscaler40k"),
         DataSet("axon-rl/geometry3k", "geometry3k"),
+        DataSet("leonardPKU/GEOQA_R1V_Train_8K", "geoqa_r1v_train_8k"),
         DataSet("axon-rl/math-eval", "math", files=_EVAL_MATH),
         DataSet("axon-rl/CodeContest", "codecontest"),
         DataSet("axon-rl/TACO-8k", "taco8k"),

@@ -8,14 +8,17 @@ import logging
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.core.env import Env, ResetResult, StepResult
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import MissingData, UsageError
 from rollenv.core.parsing import after_thoughts
+from rollenv.core.pictures import MARK, Picture
+from rollenv.envs.data.row_pictures import pictures_of
 from rollenv.envs.data.rows import HubRows, Row, Rows, load_rows
 from rollenv.envs.numbered import checked_index
 
@@ -120,6 +123,9 @@ class RowEnv(AnswerEnv):
     """
 
     reset_options = frozenset({"index"})
+    #: The column with pictures, if there is one, and the folder of their paths.
+    image_key = ""
+    folder: Path | None = None
     #: Attributes that copies share: rows never change; runners of programs and time limits are meant to be shared.
     shared_by_copies = frozenset({"rows", "spec", "timeout", "_runner", "_judge_runner", "_parsed"})
 
@@ -218,7 +224,20 @@ class RowEnv(AnswerEnv):
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         observation, info = super()._reset(options)
+        if self.image_key:
+            info["images"] = self._pictures(observation)
         return observation, info | {"idx": self.idx}
+
+    def _pictures(self, text: str) -> list[Picture]:
+        """Return the pictures of the row, which ``text`` has marks for, or none."""
+        try:
+            images = pictures_of(self.row.get(self.image_key), self.folder)
+            if (marks := text.count(MARK)) not in (0, len(images)):
+                raise UsageError(f"it has {len(images)} pictures for {marks} marks {MARK} in {self.question_key!r}")
+        except (UsageError, MissingData) as error:
+            where = f"{self._named}: row {self.idx}, column {self.image_key!r}"
+            raise type(error)(f"{where}: {error}") from error
+        return images
 
     def render(self) -> str:
         return f"Row {self.idx}: {super().render()}"

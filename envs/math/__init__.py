@@ -33,6 +33,8 @@ def register_family() -> None:
         register_rows(env_id, MATH, name, "train", question_key="problem", answer_key="answer")
     keys: dict[str, Any] = {"image_key": "images", "question_key": "problem", "answer_key": "answer"}
     register_rows("math:Geometry3K", VISUAL, "axon-rl/geometry3k", "train", **keys)
+    keys |= {"image_key": "image", "answer_key": "solution"}
+    register_rows("math:GEOQA8K", VISUAL, "leonardPKU/GEOQA_R1V_Train_8K", "train", **keys)
     for variant, terms, operands, operators in (("easy", (2, 3), (0, 9), "+-"), ("hard", (3, 5), (0, 99), "+-*")):
         register(
             f"math:Arithmetic-v0-{variant}",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from rollenv.core.parsing import last_boxed
+from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.envs.data.characters import plain_characters
 from rollenv.envs.math.printed import latex_of_printed
 from rollenv.envs.math.relations import has_relation, solution_set, unassigned
@@ -146,8 +146,11 @@ class _Plain:
 
 
 def gold_answer(raw: Any) -> str:
-    r"""Extract the gold answer from a cell: text after ``####`` (GSM8K), the last ``\boxed{}`` (MATH), or all."""
-    text = str(raw)
+    r"""Extract the gold answer from a cell.
+
+    It is what is in ``<answer>`` tags (GEOQA), after ``####`` (GSM8K) or in the last ``\boxed{}`` (MATH), or all.
+    """
+    text = last_tagged(str(raw)) or str(raw)
     if "####" in text:
         return text.rpartition("####")[2].strip()
     boxed = last_boxed(text) if "box" in text else None

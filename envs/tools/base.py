@@ -15,6 +15,7 @@ from typing import Any, Self
 from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.core.parsing import well_formed
+from rollenv.core.picture_forms import observed
 from rollenv.core.tools.backend import Answer, Backend, Change, differences
 from rollenv.core.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
 from rollenv.envs.numbered import checked_index
@@ -306,9 +307,11 @@ class ToolEnv(Env):
         if answers:
             self.called += len(answers)
             self.failed += sum(answer.failed for answer in answers)
-            self.last = "\n".join(f"<tool_response>\n{answer.text}\n</tool_response>" for answer in answers)
+            joined = "\n".join(f"<tool_response>\n{answer.text}\n</tool_response>" for answer in answers)
+            self.last, images = observed(joined, [image for answer in answers for image in answer.images])
             read = not any(call.problem for call in found)
-            info = {"use_tool": True, "tool_responses": [answer.text for answer in answers], "valid": read}
+            texts = [observed(answer.text, images)[0] for answer in answers]
+            info = {"use_tool": True, "tool_responses": texts, "valid": read} | ({"images": images} if images else {})
             return self._after(ended=False, valid=not any(answer.failed for answer in answers), info=info)
         message = well_formed(message)  # so that it survives JSON
         self.messages.append(message)

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.parsing import first_tagged
+from rollenv.core.picture_forms import observed
 from rollenv.core.tools import base, mcp, search
 from rollenv.core.tools.base import ToolResult
 from rollenv.core.tools.calls import first_call
@@ -239,7 +240,8 @@ class MCPTool(mcp.MCPTool):
         if not call.problem and call.name not in names:
             answer = f"Tool {call.name!r} not found. Available tools: {', '.join(names)}"
             return ToolResult(False, True, answer, parsed)
-        failed, text = (True, call.problem) if call.problem else self.call(call)
+        failed, text = done = self.answer(call)
+        text = call.problem or observed(text, done.images)[0]  # GEM's results are texts
         if failed:
             text = f"[Tool execution error: {text}]"
         return ToolResult(True, failed, f"\n<tool_response>\n{text}\n</tool_response>\n", parsed)

@@ -35,6 +35,7 @@ def command(
 ) -> None:
     """Compute the rewards of stored episodes again, by today's environments or a function, beside the old ones."""
     from rollenv.report import write_report
+    from rollenv.rollout.records.pictures import PictureFiles
     from rollenv.rollout.records.plain import to_plain
     from rollenv.rollout.records.stored import stored
     from rollenv.rollout.regrade import regrade
@@ -51,6 +52,7 @@ def command(
     (folder / "eval.json").write_text(json_module.dumps(about, indent=1) + "\n", encoding="utf-8")
     rows: list[dict[str, Any]] = []
     kinds: Counter[str] = Counter()
+    files = PictureFiles(folder)
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     bar = Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal)
     with make_workers("inline" if grader else workers) as pool, bar, open(folder / "episodes.jsonl", "w") as file:
@@ -61,7 +63,7 @@ def command(
             bar.update(shown, description=_counts(kinds))
             if each.new is not None:
                 began = {} if each.old.iteration is None else {"iteration": each.old.iteration}
-                file.write(json_module.dumps(began | to_plain(each.new) | {"reward": each.new.reward}) + "\n")
+                file.write(json_module.dumps(began | to_plain(each.new, files) | {"reward": each.new.reward}) + "\n")
     result = dict(kinds) | _tables(rows)
     told = json_module.dumps(result | {"episodes": rows}, indent=1)
     (folder / "result.json").write_text(told + "\n", encoding="utf-8")

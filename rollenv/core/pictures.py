@@ -24,6 +24,9 @@ MARK = "<image>"
 #: The most pixels of a picture.
 MAX_PIXELS = 16_000_000
 
+#: What is converted, by Pillow's names; not EPS, for example, which is a program.
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+
 _PNG = b"\x89PNG\r\n\x1a\n"
 _DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,")
 _KNOWN: WeakValueDictionary[int, Picture] = WeakValueDictionary()
@@ -110,7 +113,7 @@ def picture(of: Any) -> Picture:
     """Convert an array (height, width, 3) of bytes, a Pillow image, a file's bytes or a data URL to a picture.
 
     PNG files of 8 bits without transparency stay as they are. Of others, the pixels are kept, turned as EXIF says, on
-    white where they are transparent, and with 8 bits for each of red, green and blue.
+    white where they are transparent, and with 8 bits for each of red, green and blue; of an animation, the first frame.
 
     Raises:
         UsageError: it is none of these, damaged, or has more than ``MAX_PIXELS`` pixels.
@@ -181,20 +184,28 @@ def _is_plain(data: bytes) -> bool:
     if data[:8] != _PNG or len(data) < 33:
         return False
     *_, bits, colour = _header(data)
-    return bits == 8 and colour in (0, 2, 3) and b"tRNS" not in data and b"eXIf" not in data
+    return bits == 8 and colour in (0, 2, 3) and not data[28] and b"tRNS" not in data and b"eXIf" not in data
 
 
 def _size(data: bytes) -> tuple[int, int]:
     """Return the width and the height of a PNG file, all parts of which are whole."""
-    width, height, *_ = _header(data)
+    width, height, _, colour = _header(data)
     _check_size(width, height)
-    at, kind = 8, b""
+    at, kind, lines = 8, b"", list[bytes]()
     while kind != b"IEND":
         length = int.from_bytes(data[at : at + 4], "big")
         kind, end = data[at + 4 : at + 8], at + 12 + length
         if end > len(data) or zlib.crc32(data[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
             raise UsageError(f"a PNG file of {width}x{height} pixels is cut or damaged after {at} of its bytes")
+        lines += [data[at + 8 : end - 4]] if kind == b"IDAT" else []
         at = end
+    expected = height * (1 + width * (3 if colour == 2 else 1))
+    try:
+        found = len(zlib.decompressobj().decompress(b"".join(lines), expected + 1))
+    except zlib.error:
+        found = 0
+    if found != expected:
+        raise UsageError(f"a PNG file of {width}x{height} pixels has not as many: it is damaged")
     return width, height
 
 
@@ -204,12 +215,17 @@ def _check_size(width: int, height: int) -> None:
 
 
 def _converted(data: bytes) -> bytes:
+    library = _pillow()
     try:
-        opened = _pillow().open(io.BytesIO(data))
+        opened = library.open(io.BytesIO(data), formats=_FORMATS)
         _check_size(*opened.size)
         opened.load()
-    except (OSError, SyntaxError, ValueError) as error:
-        raise UsageError(f"a picture cannot be read: {error} (it begins with {data[:12]!r})") from error
+    except UsageError:
+        raise
+    except library.UnidentifiedImageError as error:
+        raise UsageError(f"a picture is in none of the formats {', '.join(_FORMATS)}") from error
+    except Exception as error:  # Pillow's decoders raise many kinds for damaged files
+        raise UsageError(f"a picture cannot be read: {type(error).__name__}: {error}") from error
     return _saved(opened)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from rollenv.core.drawing import GROUNDS, MAX_SIDE, Cell, Drawing, shapes
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import MAX_PIXELS
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -56,6 +57,8 @@ def pixels(drawing: Drawing | str, tile: int = TILE) -> Pixels:
     if isinstance(drawing, str):
         return _text_pixels(drawing, max(1, tile // 14))
     width = round(tile * drawing.across)
+    if (cells := len(drawing.rows) * drawing.columns) * tile * width > MAX_PIXELS:
+        raise UsageError(f"{cells} cells of {tile} x {width} pixels are more than {MAX_PIXELS:,}; take a smaller tile")
     board = np.full((len(drawing.rows) * tile, drawing.columns * width, 3), 255, np.uint8)
     for y, row in enumerate(drawing.rows):
         for x, cell in enumerate(row):

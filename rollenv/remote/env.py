@@ -14,6 +14,7 @@ from typing import Any
 from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.pictures import Picture
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import Connection
@@ -61,16 +62,21 @@ def spec_of(text: str) -> EnvSpec:
     )
 
 
-def make_remote(address: str, render_mode: str | None = "text", **kwargs: Any) -> Env:
+def make_remote(address: str, render_mode: str | None = "text", images: str | None = None, **kwargs: Any) -> Env:
     """Open a session with a served environment.
 
     Raises:
+        UsageError: ``render_mode`` is "rgb_array".
         ServerFull: no server has room.
         NotAllowed: the token is missing, wrong, or lacks the scope "environments".
     """
     addresses, env_id = parse(address)
+    if render_mode == "rgb_array":
+        raise UsageError(f"{env_id}: a server draws no rgb_array; images='also' puts the board's picture into info")
     if render_mode != "text":
         kwargs["render_mode"] = render_mode
+    if images is not None:
+        kwargs["images"] = images
     return RemoteEnv.open(addresses, env_id, kwargs)
 
 
@@ -139,6 +145,8 @@ class RemoteEnv(Env):
         """The session's name, its number of answered calls, and the process that opened it."""
         self._lost: tuple[str, int] | None = None
         """A session that may be resumed, on this or another server, and its count."""
+        self._pictures: dict[str, Picture] = {}
+        """The pictures of the episode so far, by hash."""
         self._ahead: tuple[Connection, int, str] | None = None
         """A step that was sent ahead: its connection, its number there, its action."""
 
@@ -282,7 +290,7 @@ class RemoteEnv(Env):
     def _ask(self, method: str, args: list[Any]) -> Any:
         """Call a method in the session."""
         try:
-            answer = self._answer(self._connection(), method, args)
+            answer = protocol.with_known(method, self._answer(self._connection(), method, args), self._pictures)
         except protocol.Unsendable:
             raise
         except BaseException as error:
@@ -333,7 +341,7 @@ class RemoteEnv(Env):
             if self._resume(connection, again):
                 return
             name, lost = protocol.session_name(), self._lost
-            about = connection.ask("open", name, self._env_id, {"kwargs": self._kwargs})
+            about = connection.ask("open", name, self._env_id, {"kwargs": self._kwargs, "pictures": "once"})
             self._where, self._session, self._count = connection.address, name, 0
             self.reset_options = frozenset(about["reset_options"])
             try:

@@ -17,6 +17,10 @@ cancel   number of a request             None; the request is answered by the er
 ======== =============================== ==============================================================
 
 The client chooses the name of a session, which must be hard to guess. Opening a session is idempotent.
+
+Pictures in an info are mappings with the hash and the size of each and its ``data`` in base64. A client that opens with
+the setting ``"pictures": "once"`` gets ``data`` only with the first occurrence in an episode; those of a call that is
+repeated, and after ``resume``, come again.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from rollenv.core.errors import (
     UsageError,
 )
 from rollenv.core.needs import extra
+from rollenv.core.pictures import Picture, picture
 
 with extra("serve", "A served environment"):
     import msgpack
@@ -83,6 +88,10 @@ METHODS = {
     "render": False,
     "num_tasks": False,
 }
+
+
+#: Where an answer has its info; what is before it counts for a replay.
+_INFO = {"reset": 1, "step": 4}
 
 
 class ServerError(RollenvError):
@@ -243,6 +252,8 @@ def plain(value: Any) -> Any:
         return list(value)
     if isinstance(value, _AS_TEXT):
         return str(value)
+    if isinstance(value, Picture):
+        return value.as_json()
     raise TypeError(f"{type(value).__name__} is not plain data")
 
 
@@ -261,9 +272,62 @@ def _extension(code: int, data: bytes) -> Any:
 
 
 def fingerprint(method: str, answer: Any) -> int:
-    """Return a hash of an answer, stable across processes, without a reset's or step's info, which may have times."""
-    counted = {"reset": 1, "step": 4}.get(method)
-    return zlib.crc32(pack(answer if counted is None else answer[:counted]))
+    """Return a hash of an answer, stable across processes. Of an info, which may have times, the pictures count."""
+    counted = _INFO.get(method)
+    if counted is None:
+        return zlib.crc32(pack(answer))
+    images = [image.sha256 for image in answer[counted].get("images", ())]
+    return zlib.crc32(pack([*answer[:counted], *([images] if images else [])]))
+
+
+def without_known(method: str, answer: Any, sent: set[str]) -> Any:
+    """Return an answer without the data of pictures that the client has, and note what it gets.
+
+    Args:
+        sent: hashes; those of earlier episodes are forgotten.
+    """
+    if method == "reset":
+        sent.clear()
+    if not (images := _images_of(method, answer)):
+        return answer
+    forms = []
+    for image in images:
+        forms.append(image.as_json(data=image.sha256 not in sent))
+        sent.add(image.sha256)
+    return _with_images(method, answer, forms)
+
+
+def with_known(method: str, answer: Any, known: dict[str, Picture]) -> Any:
+    """Return an answer with its pictures, and note them for later ones.
+
+    Args:
+        known: pictures by hash; those of earlier episodes are forgotten.
+
+    Raises:
+        ServerError: a picture is wrong, or came without data and is not known.
+    """
+    if method == "reset":
+        known.clear()
+    if not (images := _images_of(method, answer)):
+        return answer
+    found = []
+    for form in images:
+        try:
+            image = known[form["sha256"]] if "data" not in form else picture(form)
+        except (LookupError, TypeError, UsageError) as error:
+            raise ServerError(f"the server sent a wrong picture: {error!r:.200}") from error
+        known[image.sha256] = image
+        found.append(image)
+    return _with_images(method, answer, found)
+
+
+def _images_of(method: str, answer: Any) -> Any:
+    return answer[_INFO[method]].get("images") if method in _INFO else None
+
+
+def _with_images(method: str, answer: list[Any], images: list[Any]) -> list[Any]:
+    at = _INFO[method]
+    return [*answer[:at], {**answer[at], "images": images}, *answer[at + 1 :]]
 
 
 def error_answer(error: RollenvError) -> tuple[str, str, dict[str, Any]]:

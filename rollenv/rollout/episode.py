@@ -531,6 +531,7 @@ def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
         valid=after.info.get("valid") is not False,
         routes=action.routes,
         images=before.info.get("images", ()),
+        prompt_images=action.images,
     )
 
 

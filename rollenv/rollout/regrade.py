@@ -123,7 +123,8 @@ class _Replay(Session):
         self.turn += 1
         if self.turn >= len(stored):
             raise ContextFull("all stored actions are played")
-        if observation != stored[self.turn].observation:
+        before = stored[self.turn]
+        if observation != before.observation or (before.images and before.images != info.get("images")):
             self.agent.differs[self.number] = self.turn
             raise ContextFull("the environment shows something else")
         return Action(stored[self.turn].text)
@@ -164,7 +165,7 @@ def _judged(episode: StoredEpisode, new: Trajectory, differs: int | None) -> Reg
     if old.status == "terminated" and new.status != "terminated":
         return Regraded(episode, "unjudged", f"the environment goes on after all {len(old.turns)} stored actions")
     turns = [replace(turn, reward=today.reward) for turn, today in zip(old.turns, new.turns, strict=False)]
-    about = {name: getattr(new, name) for name in ("status", "success", "final_observation")}
+    about = {name: getattr(new, name) for name in ("status", "success", "final_observation", "final_images")}
     return _compared(episode, replace(old, turns=turns, **about, env_reward=None, metrics=old.metrics | new.metrics))
 
 

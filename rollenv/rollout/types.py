@@ -79,6 +79,8 @@ class Turn:
     (tokens, layers k). Empty if not requested."""
     images: tuple[Picture, ...] = ()
     """The pictures of the observation, in the order of their marks."""
+    prompt_images: tuple[Picture, ...] = ()
+    """Other pictures of the prompt, which a program has sent."""
     player: int = 0
     """The player whose turn it was."""
     rewards: tuple[float, ...] = ()
@@ -153,13 +155,17 @@ class Trajectory:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self) | {"reward": self.reward}
+        return asdict(self, dict_factory=_plain_fields) | {"reward": self.reward}
 
     def __repr__(self) -> str:
         return notebook.trajectory_line(self)
 
     def _repr_html_(self) -> str:
         return notebook.trajectory_html(self)
+
+
+def _plain_fields(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {k: [image.as_json() for image in v] if k.endswith("images") else v for k, v in fields}
 
 
 @dataclass(slots=True, repr=False)

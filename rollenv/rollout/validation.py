@@ -15,7 +15,7 @@ import numpy as np
 
 from rollenv.agents.base import Action
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.pictures import is_picture_token, pictures
+from rollenv.core.pictures import Picture, is_picture_token, picture, pictures
 
 #: Maximum characters of one observation, action, state key or drawing.
 LARGEST_TEXT = 1 << 24
@@ -184,6 +184,8 @@ def _size(value: Any) -> int:
         return len(value)
     if isinstance(value, int):
         return value.bit_length() >> 3
+    if isinstance(value, Picture):
+        return len(value.png) * 4 // 3 + _CONTAINER  # as base64
     return 8 * value.size if isinstance(value, np.ndarray) else 8
 
 
@@ -216,6 +218,7 @@ def action(value: Any) -> Action:
         numbers(value.usage, "an action's usage"),
         number(value.reward, "an action's reward"),
         text(value.routes, "an action's routes"),
+        tuple(map(picture, _sequence(value.images, "an action's images"))),
         tuple(map(action, _sequence(value.calls, "an action's calls"))),
     )
     tokens = len(checked.response_ids)

@@ -109,9 +109,12 @@ class Native:
         return True
 
     def _finish_step(self, number: int, outcome: list[Any] | RollenvError) -> None:
-        self._steps.pop(number, None)
+        session, _ = self._steps.pop(number, (None, 0))
         try:
-            data = _refusal(number, outcome) if isinstance(outcome, RollenvError) else _packed(number, outcome)
+            if isinstance(outcome, RollenvError):
+                data = _refusal(number, outcome)
+            else:
+                data = _packed_call(number, session, "step", outcome)
         except Exception:
             logger.exception("an answer to %s cannot be sent", self.client.name)
             data = _refusal(number, ServerError(FAILED))
@@ -130,7 +133,11 @@ class Native:
     async def _answer(self, number: int, operation: Any, args: list[Any]) -> None:
         try:
             try:
-                data = _packed(number, await self._carry_out(operation, args))
+                value = await self._carry_out(operation, args)
+                if operation == "call":
+                    data = _packed_call(number, self.sessions.by_name.get(args[0]), args[2], value)
+                else:
+                    data = _packed(number, value)
             except RollenvError as error:
                 data = _refusal(number, error)
             except asyncio.CancelledError:
@@ -192,18 +199,24 @@ class Native:
     async def _open(self, name: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
         self.sessions.limiter.take(self.client.name)
-        session = await self.sessions.open(name, self.client.name, env_id, settings)
+        wanted = {**settings}
+        once = wanted.pop("pictures", None) == "once"
+        session = await self.sessions.open(name, self.client.name, env_id, wanted)
+        session.pictures_sent = set() if once else None
         return session.env.about
 
     async def _resume(self, name: str) -> int:
         session = self.sessions.get(name, self.client.name)
         self._mark_used(session)
+        _forget_pictures(session)
         return session.count
 
     async def _call(self, name: str, count: int, method: str, args: list[Any]) -> Any:
         session = self.sessions.get(name, self.client.name)
         self.sessions.limiter.take(self.client.name)
         self._mark_used(session)
+        if count <= session.count:  # the client may have missed the answer
+            _forget_pictures(session)
         try:
             return await session.numbered(count, method, args)
         except asyncio.CancelledError:
@@ -234,6 +247,22 @@ _OPERATIONS: dict[str, tuple[Callable[..., Awaitable[Any]], tuple[type, ...]]] =
     "close": (Native._close, (str,)),
     "cancel": (Native._cancel, (int,)),
 }
+
+
+def _packed_call(number: int, session: EnvSession | None, method: str, answer: Any) -> bytes:
+    """Encode the answer to a call; pictures that the client has are named by their hashes."""
+    if session is None or session.pictures_sent is None:
+        return _packed(number, answer)
+    try:
+        return protocol.pack([number, protocol.without_known(method, answer, session.pictures_sent)])
+    except UsageError as error:
+        _forget_pictures(session)  # none was sent
+        return _refusal(number, error)
+
+
+def _forget_pictures(session: EnvSession) -> None:
+    if session.pictures_sent is not None:
+        session.pictures_sent.clear()
 
 
 def _packed(number: int, value: Any) -> bytes:

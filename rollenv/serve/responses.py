@@ -184,6 +184,13 @@ def _plain(value: Any) -> Any:
 _ENCODER = json.JSONEncoder(default=_plain, skipkeys=True, separators=(",", ":"))
 
 
+def without_data(info: dict[str, Any]) -> dict[str, Any]:
+    """Return an info that names its pictures by their hashes, for readers that get them elsewhere."""
+    if not info.get("images"):
+        return info
+    return {**info, "images": [image.as_json(data=False) for image in info["images"]]}
+
+
 def json_of(content: Any) -> str:
     """Encode values of environments as JSON; keys that JSON does not support are skipped."""
     return _ENCODER.encode(content)

@@ -33,7 +33,7 @@ class EnvSession:
 
     __slots__ = (
         "__weakref__", "_building", "_callers", "_context", "_last", "_lock", "_openers", "_step", "busy", "count",
-        "disconnected_at", "env", "last_call_at", "name", "opened_at", "owner", "protocol",
+        "disconnected_at", "env", "last_call_at", "name", "opened_at", "owner", "pictures_sent", "protocol",
     )  # fmt: skip
     env_class: type[ReplayedEnv] = ReplayedEnv
 
@@ -52,6 +52,8 @@ class EnvSession:
         self.opened_at = self.last_call_at = time.monotonic()
         self.disconnected_at = 0.0
         """End of the last connection that used it; 0 if there is one or never was one."""
+        self.pictures_sent: set[str] | None = None
+        """Hashes of the episode's pictures that the client has; None if it gets the data of each."""
         self.protocol = opened_by.get()
         """The protocol of the request that opened it."""
 

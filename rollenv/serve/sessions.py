@@ -21,8 +21,8 @@ from rollenv.serve.session import EnvSession
 
 #: Arguments whose texts choose among built-in variants of an environment.
 _CHOICES = (
-    "action_format", "answer_key", "goals", "metric", "observation", "operators", "render_mode", "rewards", "rules",
-    "separator", "size", "split", "variant",
+    "action_format", "answer_key", "goals", "images", "metric", "observation", "operators", "render_mode", "rewards",
+    "rules", "separator", "size", "split", "variant",
 )  # fmt: skip
 
 #: Wrappers that only change observations. Others could run programs, read files or contact servers; a name of the form

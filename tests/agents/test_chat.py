@@ -10,6 +10,7 @@ import json
 import socket
 from functools import partial
 
+import numpy as np
 import pytest
 from chat_server import ChatServer, completion, events
 
@@ -19,6 +20,7 @@ from rollenv.agents.chat.endpoint import Patience, Prices
 from rollenv.agents.chat.replies import read_reply
 from rollenv.agents.prompts import StepPrompt
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import Picture, picture
 from rollenv.core.tools.calls import first_call
 
 SOON = Patience(timeout=60, retries=2, first_wait=0.001, limited=1.0)
@@ -251,7 +253,11 @@ def test_the_whole_chat_is_sent_with_the_environments_key(monkeypatch):
     assert server.headers[0]["authorization"] == "Bearer sk-mine"
 
 
-RED, BLUE = ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{n}"}} for n in ("cmVk", "Ymx1ZQ=="))
+RED, BLUE = (picture(np.full((2, 2, 3), colour, np.uint8)) for colour in ((255, 0, 0), (0, 0, 255)))
+
+
+def sent(part):
+    return {"type": "image_url", "image_url": {"url": part.url}} if isinstance(part, Picture) else part
 
 
 def words(said):
@@ -272,7 +278,8 @@ def words(said):
 def test_pictures_stand_where_the_text_has_their_marks(prompt, observation, images, parts):
     with ChatServer(good) as server:
         ask(ChatAgent("tiny", server.url, prompt=prompt), [(observation, {"images": images})])
-    assert server.requests[0]["messages"] == [{"role": "user", "content": parts}]
+    content = parts if isinstance(parts, str) else [*map(sent, parts)]
+    assert server.requests[0]["messages"] == [{"role": "user", "content": content}]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +293,7 @@ def test_pictures_stand_where_the_text_has_their_marks(prompt, observation, imag
     ],
 )
 def test_pictures_that_do_not_fit_fail_the_episode(observation, images):
-    with ChatServer(good) as server, pytest.raises(AgentFailed, match="image"):
+    with ChatServer(good) as server, pytest.raises(AgentFailed, match=r"image|picture"):
         ask(ChatAgent("tiny", server.url), [(observation, {"images": images})])
     assert server.requests == []
 
@@ -297,7 +304,29 @@ def test_pictures_of_later_turns_and_of_tools_are_sent_too():
         ask(ChatAgent("tiny", server.url), [("<image>", {"images": [RED]}), ("5", told)])
     _, said, tool, seen = server.requests[1]["messages"]
     assert (said["role"], tool) == ("assistant", {"role": "tool", "tool_call_id": "call_1", "content": "5"})
-    assert seen == {"role": "user", "content": [BLUE]}
+    assert seen == {"role": "user", "content": [sent(BLUE)]}
+
+
+def test_a_step_prompt_shows_the_picture_of_its_turn_and_none_for_what_a_model_writes():
+    """Also where observations differ in their pictures only."""
+    with ChatServer(answer(completion("<image> up"))) as server:
+        agent = ChatAgent("tiny", server.url, prompt=StepPrompt(history_length=1))
+        ask(
+            agent,
+            [(text, {"images": [each]}) for text, each in (("<image>", RED), ("<image>", BLUE), ("<image>!", RED))],
+        )
+    assert [request["messages"][0]["content"] for request in server.requests] == [
+        [sent(RED)],
+        [sent(BLUE), words("\n\n[image]\nYou: [image] up\n\n")],
+        [words("[image]\n\nYou: [image] up\n"), sent(RED), words("!\n")],
+    ]
+
+
+def test_messages_are_recorded_without_the_bytes_of_pictures():
+    with ChatServer(good) as server:
+        (action,) = ask(ChatAgent("tiny", server.url), [("<image>?", {"images": [RED]})])
+    shape = {"type": "image", "sha256": RED.sha256, "width": 2, "height": 2}
+    assert action.messages == ({"role": "user", "content": [shape, words("?")]},)
 
 
 def test_what_cannot_be_trained_on_is_refused():

@@ -1,6 +1,8 @@
 import copy
 import io
 import pickle
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -48,6 +50,44 @@ def test_conversions_are_those_of_the_documentation():
     exif[0x0112] = 6  # turned by 90 degrees
     turned = picture(file_of(PIL.fromarray(noise()), "JPEG", exif=exif))
     assert (turned.width, turned.height) == (20, 30)
+
+
+def png_with(lines, width=4, height=4):
+    """A whole PNG file with these compressed lines."""
+
+    def part(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return png_of(noise())[:8] + part(b"IHDR", header) + part(b"IDAT", lines) + part(b"IEND", b"")
+
+
+def test_of_animations_the_first_frame_is_seen_and_of_cmyk_the_colours():
+    first, second = PIL.new("RGB", (6, 4), "red"), PIL.new("RGB", (6, 4), "blue")
+    for kind in ("GIF", "WEBP", "PNG"):
+        file = file_of(
+            first, kind, save_all=True, append_images=[second], **({"lossless": True} if kind == "WEBP" else {})
+        )
+        assert (picture(file).array() == (255, 0, 0)).all()
+    assert (abs(picture(file_of(first.convert("CMYK"), "JPEG")).array().astype(int) - (255, 0, 0)) < 8).all()
+
+
+@pytest.mark.parametrize(
+    ("hostile", "said"),
+    [
+        (png_with(zlib.compress(b"\0" * 9)), "damaged"),
+        (png_with(b"no zlib"), "damaged"),
+        (png_with(zlib.compress(b"\0" * 50_000_000)), "damaged"),
+        (png_with(zlib.compress(b"\0" * 99), 30_000, 30_000), "30000x30000"),
+        (b"GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\x08\x04abcd\0;", "4294836225|bomb"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "none of the formats PNG"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "none of the formats PNG"),
+    ],
+    ids=["short", "no zlib", "long", "large", "large gif", "svg", "eps"],
+)
+def test_hostile_files_are_refused(hostile, said):
+    with pytest.raises(UsageError, match=said):
+        picture(hostile)
 
 
 @pytest.mark.parametrize(

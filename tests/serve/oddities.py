@@ -109,6 +109,7 @@ async def in_order(members):
 
 rollenv.register("test:Echo-v0", "oddities:Echo", abilities=["spawn"])
 rollenv.register("test:Moody-v0", "oddities:Moody")
+rollenv.register("test:Seen-v0", "rollenv.envs.game.frozen_lake:FrozenLake", images="only", is_slippery=False)
 rollenv.register("test:Rows-v0", "oddities:Rows", indexed=True)
 if os.environ.get("HOSTILE"):
     import hostile

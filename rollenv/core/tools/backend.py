@@ -7,14 +7,15 @@ import hashlib
 import inspect
 import json
 import marshal
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from rollenv.core.errors import did_you_mean
-from rollenv.core.tools.function import argument_model, function_schema, text_of
+from rollenv.core.pictures import Picture
+from rollenv.core.tools.function import argument_model, function_schema, shown_result
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -30,11 +31,16 @@ class ToolError(Exception):
     """An invalid call; the message is for the agent."""
 
 
-class Answer(NamedTuple):
-    """The result of a call."""
-
+class _TextAnswer(NamedTuple):
     text: str
     failed: bool = False
+
+
+class Answer(_TextAnswer):
+    """The result of a call: (text, failed)."""
+
+    images: Sequence[Picture] = ()
+    """Pictures, which have bound marks in the text (:mod:`rollenv.core.picture_forms`)."""
 
 
 class Change(NamedTuple):
@@ -128,7 +134,10 @@ class Backend:
         before = self.snapshot()
         try:
             result = getattr(self, function.method)(**{key: getattr(given, key) for key in type(given).model_fields})
-            return Answer(text_of(result))
+            text, images = shown_result(result)
+            answer = Answer(text)
+            answer.images = images
+            return answer
         except ToolError as error:
             self.restore(before)
             return Answer(f"error: {str(error)[:2000]}", failed=True)

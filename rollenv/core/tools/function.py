@@ -14,8 +14,25 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.parsing import well_formed
+from rollenv.core.picture_forms import bound, is_picture, observed
+from rollenv.core.pictures import MARK, Picture, picture
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
 from rollenv.core.tools.calls import ToolCall, find_calls
+
+
+class CallResult(tuple[bool, str]):
+    """The result of a call by name: (failed, text for the agent).
+
+    Attributes:
+        images: pictures, which have bound marks in the text (:mod:`rollenv.core.picture_forms`).
+    """
+
+    images: Sequence[Picture]
+
+    def __new__(cls, failed: bool, text: str, images: Sequence[Picture] = ()) -> CallResult:
+        made = super().__new__(cls, (failed, text))
+        made.images = images
+        return made
 
 
 class CallableTool(BaseTool):
@@ -26,7 +43,7 @@ class CallableTool(BaseTool):
         raise NotImplementedError(f"{type(self).__name__} has no schemas")
 
     def call(self, call: ToolCall) -> tuple[bool, str]:
-        """Carry out a well-formed call of a known function; return (failed, text for the agent)."""
+        """Carry out a well-formed call of a known function; return (failed, text for the agent), or a CallResult."""
         raise NotImplementedError(f"{type(self).__name__} calls nothing")
 
     def names(self) -> list[str]:
@@ -45,16 +62,18 @@ class CallableTool(BaseTool):
         if not calls or (not calls[0].problem and calls[0].name not in {s["function"]["name"] for s in schemas}):
             return NOT_CALLED
         done = [self.answer(call) for call in calls]
-        text = together(calls, [text for _, text in done])
+        images = [image for result in done for image in result.images]
+        text, _ = observed(together(calls, [text for _, text in done]), images)
         return ToolResult(True, any(failed for failed, _ in done), text, action[: calls[-1].end])
 
-    def answer(self, call: ToolCall) -> tuple[bool, str]:
-        """Carry out a call, well-formed or not; return (failed, text for the agent)."""
+    def answer(self, call: ToolCall) -> CallResult:
+        """Carry out a call, well-formed or not."""
         if call.problem:
-            return True, f"The tool call failed: {call.problem}."
+            return CallResult(True, f"The tool call failed: {call.problem}.")
         if call.name not in (names := self.names()):
-            return True, unknown_tool(call.name, names)
-        return self.call(call)
+            return CallResult(True, unknown_tool(call.name, names))
+        done = self.call(call)
+        return done if isinstance(done, CallResult) else CallResult(*done)
 
 
 def unknown_tool(name: str, names: Sequence[str]) -> str:
@@ -82,8 +101,21 @@ def text_of(result: Any) -> str:
     return well_formed(text)
 
 
+def shown_result(result: Any) -> tuple[str, list[Picture]]:
+    """Return the result of a call as text with bound marks, and its pictures.
+
+    Args:
+        result: what :func:`text_of` takes, a picture (:func:`~rollenv.core.picture_forms.is_picture`), or a list of
+            both, which are shown one below the other.
+    """
+    mixed = isinstance(result, list | tuple) and any(map(is_picture, result))
+    shown = [picture(part) if is_picture(part) else text_of(part) for part in (result if mixed else [result])]
+    images = [part for part in shown if isinstance(part, Picture)]
+    return "\n".join(part if isinstance(part, str) else bound(MARK, [part]) for part in shown), images
+
+
 class FunctionTool(CallableTool):
-    """Lets an agent call your Python functions.
+    """Lets an agent call your Python functions, which may return pictures (see :func:`shown_result`).
 
     Args:
         functions: with type hints; the first paragraph of the docstring says what each does.
@@ -108,7 +140,7 @@ class FunctionTool(CallableTool):
             return True, f"The call of {call.name} failed: {problems}."
         try:
             result = self._functions[call.name](**{k: getattr(arguments, k) for k in type(arguments).model_fields})
-            return False, text_of(_run_async(result) if inspect.isawaitable(result) else result)
+            return CallResult(False, *shown_result(_run_async(result) if inspect.isawaitable(result) else result))
         except (Exception, SystemExit) as error:  # a tool that calls sys.exit() ends its call, not the episode
             return True, f"The call of {call.name} failed: {type(error).__name__}: {str(error)[:1000]}"
 

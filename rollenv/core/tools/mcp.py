@@ -13,9 +13,10 @@ from typing import Any, Self
 
 from rollenv.core.errors import MissingExtra, RollenvError, UsageError
 from rollenv.core.needs import extra
+from rollenv.core.pictures import Picture, picture
 from rollenv.core.proxies import without_proxy
 from rollenv.core.tools.calls import ToolCall, unknown_argument
-from rollenv.core.tools.function import CallableTool, text_of
+from rollenv.core.tools.function import CallableTool, CallResult, shown_result, text_of
 
 #: Maximum seconds for the start of a server.
 _START = 30.0
@@ -124,7 +125,7 @@ class MCPTool(CallableTool):
                     if session.lost and attempt < self.max_retries:
                         continue
                 return True, f"The call of {call.name} failed: {str(error)[:1000]}"
-            return bool(result.is_error), text_of(_shown(result))
+            return CallResult(bool(result.is_error), *_shown(result))
         raise AssertionError("the last attempt returns")
 
     def close(self) -> None:
@@ -250,8 +251,8 @@ class _Session:
             self.lost = self.lost or forgotten
 
 
-def _shown(result: Any) -> str:
-    """Return all that a call gave, as text; structured content only if no text repeats it."""
+def _shown(result: Any) -> tuple[str, list[Picture]]:
+    """Return all that a call gave: text with bound marks, and pictures; structured data only if no text repeats it."""
     texts = [part.text for part in result.content if part.type == "text"]
     structured, shown = result.structured_content, [_part(part) for part in result.content]
     values = [structured]
@@ -259,7 +260,9 @@ def _shown(result: Any) -> str:
         values.append(structured["result"])
     if structured is not None and not any(_repeats(texts, value) for value in values):
         shown.append(json.dumps(structured, ensure_ascii=False))
-    return "\n".join(shown)
+    if any(isinstance(part, Picture) for part in shown):
+        return shown_result(shown)
+    return text_of("\n".join(map(str, shown))), []
 
 
 def _repeats(texts: Sequence[str], value: Any) -> bool:
@@ -275,10 +278,13 @@ def _repeats(texts: Sequence[str], value: Any) -> bool:
     return any(same(text, value) for text in texts)
 
 
-def _part(part: Any) -> str:
-    """Return a part of a result as text; data of pictures, sounds and files is left out."""
+def _part(part: Any) -> str | Picture:
+    """Return a part of a result as text or picture; data of sounds, files and pictures of other kinds is left out."""
     if part.type == "text":
         return str(part.text)
+    if part.type == "image":
+        with contextlib.suppress(UsageError):
+            return picture(f"data:image/png;base64,{part.data}")
     source = part.resource if part.type == "resource" else part
     about = [getattr(source, key, None) for key in ("uri", "name", "description", "mime_type")]
     head = " ".join([part.type, *(value for value in about if value)])

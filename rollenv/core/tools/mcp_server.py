@@ -14,6 +14,7 @@ from typing import Any
 
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
+from rollenv.core.picture_forms import contents
 from rollenv.core.registry import make
 from rollenv.core.tools.backend import Backend
 
@@ -39,7 +40,8 @@ def server(backend: Backend, names: Collection[str] | None = None, instructions:
 
     async def called(context: Any, given: types.CallToolRequestParams) -> types.CallToolResult:
         answer = backend.call(given.name, given.arguments or {}, names)
-        return types.CallToolResult(content=[types.TextContent(text=answer.text)], is_error=answer.failed)
+        content = contents("mcp", answer.text, answer.images)
+        return types.CallToolResult.model_validate({"content": content, "isError": answer.failed})
 
     return Server("rollenv", instructions=instructions or None, on_list_tools=listed, on_call_tool=called)
 

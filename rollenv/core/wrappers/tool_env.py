@@ -8,9 +8,10 @@ from typing import Any, TypeGuard
 
 from rollenv.core.env import Env, ResetResult, StepResult, Wrapper
 from rollenv.core.errors import EpisodeOver, UsageError
+from rollenv.core.picture_forms import observed
 from rollenv.core.tools.base import BaseTool
 from rollenv.core.tools.calls import ToolCall, find_calls
-from rollenv.core.tools.function import CallableTool, together, unknown_tool
+from rollenv.core.tools.function import CallableTool, CallResult, together, unknown_tool
 
 #: Appended to the answer to the last allowed call.
 LAST_USE = "\n\nThat was the last tool call allowed. Give the final answer now."
@@ -20,9 +21,9 @@ class ToolEnvWrapper(Wrapper):
     """Lets an agent call tools during an episode.
 
     The first tool that recognises an action answers it; the answer to a malformed or failed call is its error. Several
-    calls by name are carried out in order, each counts, and ``info["tool_responses"]`` has one text for each. An action
-    that no tool recognises is a step of the environment. The tools are reset and closed with the environment; a spawned
-    copy has its own tools.
+    calls by name are carried out in order, each counts, and ``info["tool_responses"]`` has one text for each;
+    ``info["images"]`` has the pictures that they return, if any. An action that no tool recognises is a step of the
+    environment. The tools are reset and closed with the environment; a spawned copy has its own tools.
 
     Args:
         tool_success_reward: added to ``tool_reward`` if the call succeeds.
@@ -93,20 +94,21 @@ class ToolEnvWrapper(Wrapper):
         tools = [tool for tool in self._adapted() if _is_called_by_name(tool)]
         by_name = {name: tool for tool in reversed(tools) for name in tool.names()}
         left = len(calls) if self.max_tool_uses is None else min(len(calls), self.max_tool_uses - self.tool_use_counter)
-        failures, texts = [], []
-        for call in calls[:left]:
-            if call.problem or call.name in by_name:
-                failed, text = by_name.get(call.name, tools[0]).answer(call)
-            else:
-                failed, text = True, unknown_tool(call.name, list(by_name))
-            failures.append(failed)
-            texts.append(text)
+        results = [
+            by_name.get(call.name, tools[0]).answer(call)
+            if call.problem or call.name in by_name
+            else CallResult(True, unknown_tool(call.name, list(by_name)))
+            for call in calls[:left]
+        ]
+        texts, images = [text for _, text in results], [image for result in results for image in result.images]
         texts += ["This call was not carried out: no tool calls are left."] * (len(calls) - len(texts))
-        result = self._used(
-            by_name.get(calls[0].name, tools[0]), failures, together(calls, texts), action[: calls[-1].end]
-        )
-        result[4]["tool_responses"] = texts
-        return result
+        shown, seen = observed(together(calls, texts), images)
+        failures = [failed for failed, _ in results]
+        step = self._used(by_name.get(calls[0].name, tools[0]), failures, shown, action[: calls[-1].end])
+        step[4]["tool_responses"] = [observed(text, images)[0] for text in texts]
+        if seen:
+            step[4]["images"] = seen
+        return step
 
     def _used(self, tool: BaseTool, failures: list[bool], answer: str, parsed: str) -> StepResult:
         self.tool_use_counter += len(failures)

@@ -6,9 +6,12 @@ import functools
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import Picture
+from rollenv.rollout.records.pictures import PictureFiles
 
 T = TypeVar("T")
 
@@ -37,18 +40,24 @@ def bare(hint: Any) -> Any:
     return rest[0] if len(rest) == 1 else Any
 
 
-def to_plain(value: Any) -> Any:
-    """Convert dataclasses to dictionaries and tuples to lists; leave everything else unchanged."""
+def to_plain(value: Any, files: PictureFiles | None = None) -> Any:
+    """Convert dataclasses to dictionaries and tuples to lists; leave everything else unchanged.
+
+    Args:
+        files: gets the pictures, of which only the hashes are returned; by default they are returned whole.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: to_plain(getattr(value, name)) for name in hints(type(value))}
+        return {name: to_plain(getattr(value, name), files) for name in hints(type(value))}
     if isinstance(value, list | tuple):
         if not value or isinstance(value[0], int | float):  # long lists are of numbers
             return list(value)
-        return [to_plain(v) for v in value]
+        return [to_plain(v, files) for v in value]
+    if isinstance(value, Picture):
+        return value.as_json() if files is None else files.save(value)
     return value
 
 
-def from_plain(cls: type[T], data: Any, where: str = "") -> T:
+def from_plain(cls: type[T], data: Any, where: str = "", files: PictureFiles | None = None) -> T:
     """Rebuild a dataclass from the output of :func:`to_plain`, JSON or Parquet.
 
     Keys that name a property of the class, such as a sum, are ignored.
@@ -56,6 +65,7 @@ def from_plain(cls: type[T], data: Any, where: str = "") -> T:
     Args:
         cls: a dataclass; fields may be dataclasses, lists and tuples of them, and plain data.
         data: a mapping with its fields; those with a default may be absent.
+        files: has the pictures of which the data name only the hashes.
     """
     where = where or cls.__name__
     if not isinstance(data, Mapping):
@@ -64,7 +74,7 @@ def from_plain(cls: type[T], data: Any, where: str = "") -> T:
     for key in data:
         if key not in known and not isinstance(getattr(cls, key, None), property):
             raise UsageError(f"{where}: {cls.__name__} has no field {key!r}; it has {', '.join(known)}")
-    values = {name: _value(hint, data[name], f"{where}.{name}") for name, hint in known.items() if name in data}
+    values = {name: _value(hint, data[name], f"{where}.{name}", files) for name, hint in known.items() if name in data}
     needed = [f for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
     missing = [f.name for f in needed if f.name not in values]
     if missing:
@@ -72,16 +82,18 @@ def from_plain(cls: type[T], data: Any, where: str = "") -> T:
     return cls(**values)
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
+def _value(hint: Any, value: Any, where: str, files: PictureFiles | None) -> Any:
     if value is None and is_optional(hint):
         return None
     hint = bare(hint)
+    if hint is Picture:
+        return (files or PictureFiles(Path())).load(value, where)
     if is_dataclass(hint):
-        return from_plain(hint, value, where)  # type: ignore[arg-type]
+        return from_plain(hint, value, where, files)  # type: ignore[arg-type]
     origin, args = get_origin(hint), get_args(hint)
     if origin in (list, tuple):
         _expect(value, (list, tuple), where)
-        return origin(_items(args[0], value, where))
+        return origin(_items(args[0], value, where, files))
     if origin is Literal:
         if value not in args:
             raise UsageError(f"{where}: {value!r} is not one of {', '.join(map(repr, args))}")
@@ -98,12 +110,12 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _items(hint: Any, values: Any, where: str) -> list[Any]:
+def _items(hint: Any, values: Any, where: str, files: PictureFiles | None) -> list[Any]:
     if hint in (int, str, bool) or (hint is float and all(type(v) is float for v in values)):
         for value in values:
             _expect(value, (hint,), where)
         return list(values)
-    return [_value(hint, value, f"{where}[{i}]") for i, value in enumerate(values)]
+    return [_value(hint, value, f"{where}[{i}]", files) for i, value in enumerate(values)]
 
 
 def _expect(value: Any, kinds: tuple[type, ...], where: str) -> None:

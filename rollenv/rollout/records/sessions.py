@@ -39,7 +39,8 @@ def _turns(sample: GatewaySample) -> Iterable[Turn]:
         if sample.mask[start]:
             drawn, versions = slice(start, end), tuple(sample.versions[start:end])
             ids, logprobs = tuple(sample.ids[drawn]), tuple(sample.logprobs[drawn])
-            yield Turn(tuple(sample.ids[:start]), ids, logprobs, 0.0, "", "", "", versions[0], versions)
+            prompt, images = tuple(sample.ids[:start]), sample.images
+            yield Turn(prompt, ids, logprobs, 0.0, "", "", "", versions[0], versions, prompt_images=images)
         start = end
 
 
@@ -75,5 +76,6 @@ def _turn(session: GatewaySession, node: CallNode) -> Turn:
         versions=action.versions,
         finish=action.finish,
         raw="" if raw == action.text else raw,
-        messages=tuple(map(as_openai, node.context)),
+        messages=tuple(as_openai(message, data=False) for message in node.context),
+        prompt_images=action.images,
     )

@@ -1,5 +1,7 @@
 """Files of trajectories and groups: JSONL, to which records are appended, and Parquet, small and fast to query.
 
+Their pictures are files of their own, in the folder ``pictures`` beside them.
+
 >>> with JsonlWriter("episodes.jsonl") as out:          # doctest: +SKIP
 ...     manager = RolloutManager(agent, on_trajectory=out.write)
 >>> for trajectory in read("episodes.jsonl"):           # doctest: +SKIP
@@ -19,8 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, get_args, get_origin, overload
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.core.needs import require_extra
+from rollenv.rollout.records.pictures import PictureFiles, StorageError
 from rollenv.rollout.records.plain import bare, from_plain, hints, to_plain
 from rollenv.rollout.types import Group, Trajectory
 
@@ -28,10 +31,6 @@ Record = TypeVar("Record", Trajectory, Group)
 
 #: Records held in memory while Parquet is written or read.
 _CHUNK = 256
-
-
-class StorageError(RollenvError):
-    """A file of trajectories cannot be read."""
 
 
 def write(path: str | Path, records: Iterable[Trajectory] | Iterable[Group]) -> None:
@@ -96,6 +95,7 @@ class JsonlWriter:
     def __init__(self, path: str | Path):
         self.path = Path(path)
         _mend(self.path)
+        self._pictures = PictureFiles(self.path.parent)
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
 
     def write(self, record: Trajectory | Group) -> None:
@@ -106,7 +106,7 @@ class JsonlWriter:
             StorageError: the record cannot be written, for example because the disk is full.
         """
         try:
-            rest = memoryview(json.dumps(to_plain(record), separators=(",", ":")).encode() + b"\n")
+            rest = memoryview(json.dumps(to_plain(record, self._pictures), separators=(",", ":")).encode() + b"\n")
         except (TypeError, ValueError) as error:
             raise UsageError(f"a record of {record.task.env_id} is not JSON data: {error}") from error
         try:
@@ -158,8 +158,9 @@ def _last_line(file: Any) -> int:
 
 
 def _read_jsonl(path: Path, kind: type[Any]) -> Iterator[Any]:
+    files = PictureFiles(path.parent)
     for where, data in json_lines(path):
-        yield from_plain(kind, data, where)
+        yield from_plain(kind, data, where, files)
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -197,13 +198,13 @@ _ESCAPED = re.compile("\uffff([0-9a-f]{4})")
 def _write_parquet(path: Path, records: Iterable[Trajectory] | Iterable[Group]) -> None:
     pa, parquet = _arrow()
     remaining: Iterator[Trajectory | Group] = iter(records)
-    first = next(remaining, None)
+    first, files = next(remaining, None), PictureFiles(path.parent)
     kind = type(first) if first is not None else Trajectory
     schema = pa.schema([(name, _arrow_type(hint)) for name, hint in hints(kind).items()])
     with parquet.ParquetWriter(path, schema, compression="zstd") as out:
         remaining = itertools.chain([] if first is None else [first], remaining)
         while chunk := list(itertools.islice(remaining, _CHUNK)):
-            rows = [_to_row(kind, to_plain(record)) for record in chunk]
+            rows = [_to_row(kind, to_plain(record, files)) for record in chunk]
             try:
                 out.write_table(pa.Table.from_pylist(rows, schema))
             except (pa.ArrowException, OverflowError) as error:
@@ -212,11 +213,12 @@ def _write_parquet(path: Path, records: Iterable[Trajectory] | Iterable[Group]) 
 
 def _read_parquet(path: Path, kind: type[Any]) -> Iterator[Any]:
     pa, parquet = _arrow()
+    files = PictureFiles(path.parent)
     try:
         with parquet.ParquetFile(path) as file:
             rows = (row for batch in file.iter_batches(_CHUNK) for row in batch.to_pylist())
             for number, row in enumerate(rows):
-                yield from_plain(kind, _from_row(kind, row), f"{path}: row {number}")
+                yield from_plain(kind, _from_row(kind, row), f"{path}: row {number}", files)
     except pa.ArrowException as error:
         raise StorageError(f"{path} is not a Parquet file, or is damaged: {error}") from error
 

@@ -13,6 +13,7 @@ from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.sessions import recorded_sessions
 from rollenv.core.errors import UsageError
 from rollenv.report.folders import EPISODES, Run, find_runs, open_run
+from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import from_plain
 from rollenv.rollout.records.sessions import session_trajectory
 from rollenv.rollout.records.storage import json_lines, read
@@ -80,8 +81,9 @@ def _of_folder(folder: Path, alone: bool) -> Iterator[StoredEpisode]:
     if not (folder / EPISODES).is_file() or (run.settings.get("regraded") and not alone):
         return
     failed: dict[str, StoredEpisode] = {}
+    files = PictureFiles(folder)
     for where, data in json_lines(folder / EPISODES):
-        episode = _episode(data, where, run)
+        episode = _episode(data, where, files, run)
         t = episode.trajectory
         key = repr((episode.iteration, t.task, t.member))
         failed.pop(key, None)
@@ -107,15 +109,17 @@ def _of_file(path: Path) -> Iterator[StoredEpisode]:
     elif "trajectories" in keys:
         yield from (StoredEpisode(t) for group in read(path, Group) for t in group)
     elif {"task", "turns"} <= keys:
+        files = PictureFiles(path.parent)
         for where, data in json_lines(path):
-            yield _episode(data, where)
+            yield _episode(data, where, files)
     else:
         raise UsageError(f"{where} is no stored episode: it has {', '.join(map(str, keys))[:100] or 'no keys'}")
 
 
-def _episode(data: Any, where: str, run: Run | None = None) -> StoredEpisode:
+def _episode(data: Any, where: str, files: PictureFiles, run: Run | None = None) -> StoredEpisode:
     iteration = data.pop("iteration", None) if isinstance(data, dict) else None
-    return StoredEpisode(from_plain(Trajectory, data, where), iteration if type(iteration) is int else None, run)
+    trajectory = from_plain(Trajectory, data, where, files)
+    return StoredEpisode(trajectory, iteration if type(iteration) is int else None, run)
 
 
 def _of_record(path: Path) -> Iterator[StoredEpisode]:

@@ -33,6 +33,7 @@ _PLAIN = {
     "decimal": {"Decimal"},
     "fractions": {"Fraction"},
     "uuid": {"UUID"},
+    "rollenv.core.pictures": {"Picture"},
     "numpy": {"dtype", "ndarray"},
     **{f"numpy.{core}.multiarray": {"scalar", "_reconstruct"} for core in ("core", "_core")},
     **{f"numpy.{core}.numeric": {"_frombuffer"} for core in ("core", "_core")},

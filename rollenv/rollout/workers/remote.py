@@ -12,6 +12,7 @@ from typing import Any
 
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
+from rollenv.core.pictures import Picture
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import refused
@@ -320,12 +321,13 @@ class RemoteWorkerEnv:
         self._server, self._task, self._views, self._avoid = server, task, views, avoid
         self.worker = server.name
         self._session, self._count, self._open, self._begun = "", 0, True, False
+        self._pictures: dict[str, Picture] = {}
 
     async def reset(self) -> EnvResult:
         if not self._begun:
             task = self._task
             name = self._session = self._session or protocol.session_name()  # before the request, for close()
-            settings = {"kwargs": task.kwargs, "wrappers": task.wrappers, "views": self._views}
+            settings = {"kwargs": task.kwargs, "wrappers": task.wrappers, "views": self._views, "pictures": "once"}
             while True:
                 try:
                     await self._request("open", name, task.env_id, settings)
@@ -370,7 +372,8 @@ class RemoteWorkerEnv:
 
     async def _call(self, method: str, *args: Any) -> Any:
         self._count += 1
-        return await self._request("call", self._session, self._count, method, list(args))
+        answer = await self._request("call", self._session, self._count, method, list(args))
+        return protocol.with_known(method, answer, self._pictures)
 
     async def _request(self, *request: Any) -> Any:
         try:

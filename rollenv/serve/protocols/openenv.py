@@ -19,7 +19,7 @@ from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import ServerFull, session_name
 from rollenv.serve.auth import Client
-from rollenv.serve.responses import Json, body_of, json_of
+from rollenv.serve.responses import Json, body_of, json_of, without_data
 from rollenv.serve.server import EnvServer, WebSocketEndpoint
 from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import served
@@ -122,7 +122,11 @@ class _Play:
         if method == "tools/list":
             return {"tools": _TOOLS}
         result = await self.call_tool(params.get("name"), params.get("arguments") or {})
-        return {"content": [{"type": "text", "text": json_of(result)}], "structuredContent": result, "isError": False}
+        images = [image.as_json() for image in result["observation"]["info"].get("images", ())]
+        result["observation"]["info"] = without_data(result["observation"]["info"])
+        content: list[dict[str, Any]] = [{"type": "text", "text": json_of(result)}]
+        content += [{"type": "image", "data": image["data"], "mimeType": "image/png"} for image in images]
+        return {"content": content, "structuredContent": result, "isError": False}
 
 
 def _turn(answer: list[Any]) -> dict[str, Any]:

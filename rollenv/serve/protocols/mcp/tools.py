@@ -8,7 +8,7 @@ import contextlib
 import functools
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, create_model
@@ -18,11 +18,13 @@ from rollenv import cards
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
+from rollenv.core.pictures import Picture
 from rollenv.core.registry import list_envs
 from rollenv.remote.protocol import SessionGone, session_name
 from rollenv.sandbox.python_tool import shortened
 from rollenv.sandbox.types import CommandResult, Execution
 from rollenv.serve.auth import Client
+from rollenv.serve.responses import without_data
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
 from rollenv.serve.session import EnvSession
@@ -210,8 +212,8 @@ class Held:
     ) -> Answer:
         """Begin an episode, in a new environment or in that of a session, and see its first observation."""
         opened = await self._session(env_id, session)
-        text, first = await _begun(opened, seed, index)
-        return f"{text}\n\n[session {opened.name}]", Started(session=opened.name, **first)
+        text, first, images = await _begun(opened, seed, index)
+        return _seen(f"{text}\n\n[session {opened.name}]", images), Started(session=opened.name, **first)
 
     async def step(self, action: _Action, session: _Session) -> Answer:
         """Play a turn of an episode that reset began."""
@@ -227,8 +229,8 @@ class Held:
         async with self._opening:
             if self._only is None or self.server.sessions.by_name.get(self._only.name) is not self._only:
                 self._only = await self._opened(self.env_id)
-        text, first = await _begun(self._only, seed, index)
-        return text, first
+        text, first, images = await _begun(self._only, seed, index)
+        return _seen(text, images), first
 
     async def step_only(self, action: _Action) -> Answer:
         """Play a turn of the episode."""
@@ -372,17 +374,26 @@ def _decoded(content: str, encoding: str) -> bytes:
         raise UsageError(f"the content is not base64: {error}") from error
 
 
-async def _begun(session: EnvSession, seed: int | None, index: int | None) -> tuple[str, First]:
+async def _begun(session: EnvSession, seed: int | None, index: int | None) -> tuple[str, First, Sequence[Picture]]:
     options = {} if index is None else {"index": index}
     observation, info, *_ = await session.call("reset", [seed, options])
-    return shown(observation, info), First(observation=observation, info=info)
+    return shown(observation, info), First(observation=observation, info=without_data(info)), info.get("images", ())
 
 
 async def _played(session: EnvSession, action: str) -> Answer:
     observation, reward, terminated, truncated, info, *_ = await session.call("step", [action])
-    data = Seen(observation=observation, info=info, reward=reward, terminated=terminated, truncated=truncated)
+    fields = First(observation=observation, info=without_data(info))
+    data = Seen(**fields, reward=reward, terminated=terminated, truncated=truncated)
     over = ", the episode is over" if terminated or truncated else ""
-    return f"{shown(observation, info)}\n\n[reward {reward:g}{over}]", data
+    return _seen(f"{shown(observation, info)}\n\n[reward {reward:g}{over}]", info.get("images", ())), data
+
+
+def _seen(text: str, images: Sequence[Picture]) -> str | list[types.ContentBlock]:
+    """Return a text, followed by its pictures in the order of their marks."""
+    if not images:
+        return text
+    pictures = [types.ImageContent(data=image.as_json()["data"], mime_type="image/png") for image in images]
+    return [types.TextContent(text=text), *pictures]
 
 
 def _done(session: SandboxSession, stdout: str, stderr: str, done: Execution | CommandResult) -> Done:

@@ -1,0 +1,79 @@
+"""Pictures of stored episodes: files ``pictures/SHA256.png`` beside the episodes, which name them by their hashes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.pictures import Picture, picture
+
+
+class StorageError(RollenvError):
+    """A file of trajectories, or a picture of them, cannot be read or written."""
+
+
+class PictureFiles:
+    """The pictures of the episodes in a folder.
+
+    Args:
+        folder: the folder of the episodes.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder / "pictures"
+        self._saved: set[str] = set()
+
+    def save(self, image: Picture) -> dict[str, Any]:
+        """Write a picture's file, unless it is there, and return its JSON form without data.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        if image.sha256 not in self._saved:
+            file = self._file(image.sha256)
+            try:
+                if not file.exists():
+                    self.folder.mkdir(exist_ok=True)
+                    partial = file.with_suffix(f".{os.getpid()}.partial")
+                    partial.write_bytes(image.png)
+                    partial.replace(file)
+            except OSError as error:
+                raise StorageError(f"cannot write {file}: {error.strerror}") from error
+            self._saved.add(image.sha256)
+        return image.as_json(data=False)
+
+    def load(self, form: Any, where: str) -> Picture:
+        """Return the picture of a JSON form.
+
+        Args:
+            where: the place of the form, for errors.
+
+        Raises:
+            StorageError: its file is missing, damaged or another one.
+            UsageError: it is no form of a picture.
+        """
+        if isinstance(form, Picture):
+            return form
+        if isinstance(form, Mapping) and "data" in form:
+            return picture(form)
+        sha256 = form.get("sha256") if isinstance(form, Mapping) else None
+        if not isinstance(sha256, str) or not (len(sha256) == 64 and sha256.isalnum()):
+            raise UsageError(f"{where}: expected a picture with its sha256, got {form!r:.100}")
+        try:
+            image = Picture(self._file(sha256).read_bytes())
+        except OSError as error:
+            raise StorageError(
+                f"{where}: the picture {self._file(sha256)} cannot be read ({error.strerror}); it belongs to the "
+                "episodes: copy the folder with them"
+            ) from error
+        except UsageError as error:
+            raise StorageError(f"{where}: {self._file(sha256)}: {error}") from error
+        if image.sha256 != sha256:
+            raise StorageError(f"{where}: {self._file(sha256)} holds another picture")
+        return image
+
+    def _file(self, sha256: str) -> Path:
+        return self.folder / f"{sha256}.png"
