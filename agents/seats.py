@@ -81,9 +81,7 @@ class Seats(Agent):
             raise UsageError(f"{env.env_id} has {players} seats, fewer than the {len(self.agents)} agents")
         first = group % players if self.rotate else 0
         row = [min(seat, len(self.agents) - 1) for seat in range(players)]
-        session = SeatsSession(self, env, seed, row[-first:] + row[:-first] if first else row, group)
-        session.roles = list(roles)
-        return session
+        return SeatsSession(self, env, seed, row[-first:] + row[:-first] if first else row, group, roles)
 
 
 class _SeatEnv:
@@ -118,10 +116,12 @@ class SeatsSession(Session):
         seat: the seat of the first agent.
     """
 
-    def __init__(self, seats: Seats, env: EnvHandle, seed: int, row: Sequence[int], group: int):
+    def __init__(
+        self, seats: Seats, env: EnvHandle, seed: int, row: Sequence[int], group: int, roles: Sequence[str] = ()
+    ):
         self.seats, self.row, self.seat = seats, list(row), list(row).index(0)
         self.names = [seats.names[number] for number in row]
-        self.roles: list[str] = []
+        self.roles = list(roles)
         self.sessions: list[Session] = []
         self.envs = [_SeatEnv(env, seats.seconds) for _ in row]
         for seat, number in enumerate(row):

@@ -121,7 +121,7 @@ class Eyes:
         self._encode = tokenizer.encode
         self._inputs: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
         self._bytes = 0
-        self._written: dict[int, tuple[str, int]] = {}
+        self._layouts: dict[tuple[int, int], tuple[str, int, Tensor | None]] = {}
         self._rope: OrderedDict[Any, NDArray[np.int64]] = OrderedDict()
 
     def __deepcopy__(self, memo: Any) -> Eyes:
@@ -141,11 +141,11 @@ class Eyes:
 
     def written(self, picture: Picture) -> str:
         """Return the text that the processor puts in the place of a template's mark of this picture."""
-        return self._expanded(picture)[0]
+        return self._layout(picture)[0]
 
     def count(self, picture: Picture) -> int:
         """Return the number of tokens that are this picture's, apart from marks around it."""
-        return self._expanded(picture)[1]
+        return self._layout(picture)[1]
 
     def tokens(self, picture: Picture) -> Ids:
         """Return the tokens of a picture in a prompt without a chat template."""
@@ -164,16 +164,22 @@ class Eyes:
         left = iter(own)
         return [next(left) if token == self.token else token for token in ids]
 
-    def _expanded(self, picture: Picture) -> tuple[str, int]:
-        if picture.number not in self._written:
+    def _layout(self, picture: Picture) -> tuple[str, int, Tensor | None]:
+        """Return what the processor writes for a picture, its number of tokens, and its grid; they follow its size."""
+        size = picture.width, picture.height
+        if size not in self._layouts:
             expand = getattr(transformers, self.family.processor).replace_image_token
             inputs = self.inputs(picture)
-            given = {k: v if k.startswith("image_grid") else v.tolist() for k, v in inputs.items() if k in _LAYOUT}
+            grid = inputs.get("image_grid_thw")
+            given = {
+                "image_grid_thw": grid,
+                **{name: inputs[name].tolist() for name in {"rows", "cols"} & inputs.keys()},
+            }
             text = expand(self._settings, given, 0)
-            if len(self._written) >= _MOST_ARRANGEMENTS:
-                self._written.clear()
-            self._written[picture.number] = text, text.count(self._settings.image_token)
-        return self._written[picture.number]
+            if len(self._layouts) >= _MOST_ARRANGEMENTS:
+                self._layouts.clear()
+            self._layouts[size] = text, text.count(self._settings.image_token), grid
+        return self._layouts[size]
 
     # -- what a model reads ------------------------------------------------------------------------------------------
 
@@ -225,7 +231,7 @@ class Eyes:
         kinds = (places >= 0).astype(np.int64)
         kinds = kinds[: int(np.flatnonzero(kinds)[-1]) + 1]
         shown = [numbered(number) for number in ids[places == 0].tolist()]
-        grids = torch.cat([self.inputs(picture)["image_grid_thw"] for picture in shown])
+        grids = torch.cat([self._layout(picture)[2] for picture in shown])
         key = kinds.tobytes(), grids.numpy().tobytes()
         if (known := self._rope.get(key)) is None:
             if int((np.diff(kinds, prepend=0) == 1).sum()) != len(shown):
@@ -286,10 +292,6 @@ class Eyes:
                 parts = base.get_image_features(**how, return_dict=True).pooler_output
                 found.append(torch.cat([part.flatten(0, -2) for part in parts]))
             return [found]
-
-
-#: What the expansion of a mark depends on.
-_LAYOUT = ("image_grid_thw", "rows", "cols")
 
 
 def _alone(tokenizer: PreTrainedTokenizerBase, token: str) -> Ids:

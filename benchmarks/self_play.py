@@ -41,9 +41,11 @@ GAMES = {
     ),
     "tic_tac_toe": Game(
         "Tic-tac-toe, lost games",
-        {"last": "eval/losses"},
+        {"average": "eval/average_losses", "last": "eval/losses"},
         0,
-        "Games that the model loses with its likeliest moves, over all replies of the opponent, in both seats.",
+        "Games that are lost with the likeliest moves, over all replies of the opponent, in both seats. The average "
+        "policy has in each position the mean probabilities of the later half of the evaluations (every 20 "
+        "iterations); the last policy is the model itself.",
     ),
 }
 

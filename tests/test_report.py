@@ -24,7 +24,7 @@ from rollenv.report.episodes import EpisodeIndex, shared_start
 from rollenv.report.plain import LONGEST, clip, dumps, plain
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.records.storage import JsonlWriter
+from rollenv.rollout.records.storage import JsonlWriter, write
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.run_dir import RunDir, read_rows
 
@@ -66,7 +66,7 @@ def show(browser: Any) -> Iterator[Open]:
     for tab in tabs:
         assert tab.problems == []
         here = tab.loaded[0].rpartition("/")[0]
-        assert all(url.startswith(here) for url in tab.loaded)
+        assert all(url.startswith((here, "data:image/png;base64,")) for url in tab.loaded)
         tab.close()
 
 
@@ -498,3 +498,24 @@ def test_view_writes_pages_of_training_evaluation_and_several(tmp_path: Path, ro
     assert wrong.returncode == 2
     assert "nowhere" in wrong.stderr
     assert "no folder" in rollenv_command("view", "--serve", "nowhere").stderr
+
+
+def test_pictures_are_shown_as_the_model_saw_them(show: Open, tmp_path: Path):
+    out = tmp_path / "seen"
+    kwargs = {"images": "only", "tile": 14}
+    with ThreadPoolExecutor() as threads:
+        played = threads.submit(evaluate, OracleAgent(), "game:Sokoban-v0-easy", kwargs, n=2).result().trajectories
+    out.mkdir()
+    write(out / "episodes.jsonl", played)
+    tab = show(write_report([out], out / "report.html"))
+    images = tab.locator(".pictures img")
+    for turn, seen in enumerate([*(turn.images for turn in played[0].turns), played[0].final_images]):
+        assert images.count() == len(seen) == 1
+        assert images.get_attribute("src") == seen[0].url
+        assert images.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [seen[0].width, seen[0].height]
+        if turn < len(played[0].turns):
+            tab.get_by_label("Next turn").click()
+    (gone,) = played[0].turns[0].images
+    (out / "pictures" / f"{gone.sha256}.png").unlink()
+    tab = show(write_report([out], out / "report.html"))
+    assert gone.sha256 in tab.inner_text(".pictures"), "the page says which file is missing"

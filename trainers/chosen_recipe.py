@@ -21,6 +21,7 @@ from rollenv.agents.prompts.session import AGENT_FILE
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, Unsolvable, UsageError
+from rollenv.core.pictures import Picture, pictures
 from rollenv.core.registry import DATA, spec
 from rollenv.gguf import newest_checkpoint
 from rollenv.rollout.workers.base import describe
@@ -52,7 +53,7 @@ class ExpertEpisodes:
     success: float = 0.0
     least: float = math.inf
     """The smallest reward of a successful episode."""
-    prompts: list[str] = field(default_factory=list)
+    prompts: list[tuple[str, tuple[Picture, ...]]] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
 
 
@@ -143,15 +144,20 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
     for arguments in splits:
         with contextlib.closing(env_spec.make(**arguments)) as env:
             resets = [env.reset(seed=seed) for seed in range(8)]
-        prompts.append({prompt.render(text, (), text, info) for text, info in resets})
+        prompts.append({(prompt.render(text, (), text, info), pictures(info)) for text, info in resets})
     return (kwargs, kwargs) if prompts[1] <= prompts[0] else splits
 
 
 def _tiny(noise: float, played: ExpertEpisodes) -> dict[str, Any]:
-    from rollenv.agents.tiny.model import build_tokenizer
+    from rollenv.agents.tiny.model import build_tokenizer, picture_tokens
+    from rollenv.agents.tiny.settings import TinySize
 
-    tokenizer = build_tokenizer(played.prompts + played.actions, _TINY["vocabulary"])
-    prompt = max(len(tokenizer.encode(text)) for text in played.prompts)
+    def seen_in(images: tuple[Picture, ...]) -> int:
+        return sum(picture_tokens(image, TinySize()) for image in images)
+
+    texts = [text for text, _ in played.prompts]
+    tokenizer = build_tokenizer(texts + played.actions, _TINY["vocabulary"])
+    prompt = max(len(tokenizer.encode(text)) + seen_in(images) for text, images in played.prompts)
     answer = max(len(tokenizer.encode(text)) for text in played.actions)
     if answer > _LONGEST:
         raise UsageError(
@@ -159,7 +165,7 @@ def _tiny(noise: float, played: ExpertEpisodes) -> dict[str, Any]:
             "model (model=PATH)"
         )
     context = 1 << (2 * (prompt + answer) - 1).bit_length()  # other episodes have longer texts
-    characters = sum(map(len, played.prompts)) / len(played.prompts)
+    characters = sum(len(text) + 4 * seen_in(images) for text, images in played.prompts) / len(texts)
     if not characters:
         raise UsageError("the environment shows no text, so the tiny model has nothing to answer to")
     return {
@@ -211,7 +217,7 @@ def _play(env: Env, noise: float) -> ExpertEpisodes:
         observation, info = env.reset(seed=seed)
         instructions, total = observation, 0.0
         for _ in range(TURNS):
-            played.prompts.append(prompt.render(instructions, (), observation, info))
+            played.prompts.append((prompt.render(instructions, (), observation, info), pictures(info)))
             action = noisy_expert(env, noise, rng)
             if action is None:
                 break

@@ -41,6 +41,8 @@ class Shape:
     vocabulary: int
     normalised: int = 0
     """Width of the queries and keys that a layer normalises, as in Qwen3."""
+    vision: int = 0
+    """Those of the parameters that only pictures pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Update:
     """Bytes of Adam's moments on the device per trained parameter."""
     lora: int = 0
     """Rank of adapters on all linear layers; 0 trains the model itself."""
+    vision: bool = False
+    """Train the part that pictures pass."""
     early: bool = False
     """Sum gradients group by group (``batches.kind=early``)."""
 
@@ -70,7 +74,7 @@ class Update:
 def update_memory(shape: Shape, update: Update) -> dict[str, int]:
     """Return the bytes of each part of an update; they add up to its peak."""
     weights = _FULL * shape.parameters
-    trained, product = weights, update.product
+    trained, product = weights - _FULL * shape.vision * (not update.vision), update.product
     if update.lora:
         trained = _FULL * adapter_parameters(shape, update.lora)
     if update.critic == "model":  # it computes in float32
@@ -169,6 +173,7 @@ def update_of(
         moments=moments * (not settings.offload),
         lora=model.lora.rank,
         early=config.batches.kind == "early",
+        vision=model.vision == "trained",
     )
 
 
@@ -177,6 +182,7 @@ def shape_of(settings: Any) -> Shape:
     import torch
 
     from rollenv.agents.local import text_model
+    from rollenv.agents.vision import vision_parts
 
     with torch.device("meta"):
         model = text_model("from_config", settings)
@@ -193,6 +199,7 @@ def shape_of(settings: Any) -> Shape:
         keys,
         text.vocab_size,
         (queries + keys) * any(name.endswith("q_norm") for name, _ in model.named_modules()),
+        sum(p.numel() for part in vision_parts(model).values() for p in part.parameters()),
     )
 
 

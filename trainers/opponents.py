@@ -11,6 +11,7 @@ from typing import Any
 
 from rollenv.agents.base import Agent, EnvHandle, Session, update_weights_of
 from rollenv.agents.by_name import opponent_named
+from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.seats import Seats
 from rollenv.core.env_spec import Wrappers
@@ -22,6 +23,7 @@ from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.seats import PastConfig
 from rollenv.trainers.learner import Updater
 from rollenv.trainers.models import Report
+from rollenv.trainers.policies.lora import merged_weights
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.training_state import TrainingState, begin, restore
 
@@ -109,9 +111,13 @@ class PastSelves(Agent):
 
 
 class Rival:
-    """A second learner, with an optimizer and checkpoints of its own in the run's folder ``rival``."""
+    """A second learner, with an optimizer and checkpoints of its own in the run's folder ``rival``.
 
-    def __init__(self, config: TrainConfig, run: RunDir, iteration: int, wrappers: Wrappers, report: Report):
+    With adapters, both learners' are on one base model, the first one's.
+    """
+
+    def __init__(self, config: TrainConfig, run: RunDir, base: TrainingState, wrappers: Wrappers, report: Report):
+        iteration = base.iteration
         self.config = config.model_copy(update={"seed": config.seed + 1})
         self.run = RunDir(run.path / "rival")
         for saved in checkpoint.checkpoints(self.run.checkpoints):  # written just before a kill: the main one was not
@@ -121,6 +127,8 @@ class Rival:
         if iteration and (restored is None or restored.iteration != iteration):
             raise checkpoint.CheckpointError(f"{self.run.checkpoints} has no checkpoint of iteration {iteration}")
         self.state: TrainingState = restored or begin(self.config, wrappers, report)
+        if config.model.lora.rank:
+            share_base(base, self.state)
         self.learner = Updater(self.config, self.state, self.run)
 
     def learn(self, groups: Sequence[Group]) -> dict[str, float]:
@@ -130,6 +138,16 @@ class Rival:
             metrics |= self.learner.update(self.learner.compute_advantages(own, metrics))
         self.state.iteration += 1
         return {f"rival/{name}": value for name, value in metrics.items()}
+
+
+def share_base(learner: TrainingState, rival: TrainingState) -> None:
+    """Give the adapters of a rival the learner's base model, which is then in memory once."""
+    base = dict(learner.policy.model.named_parameters())
+    for name, weight in rival.policy.model.named_parameters():
+        if ".lora_" not in name:
+            weight.data = base[name].data
+    if rival.player is rival.base_agent:
+        load_weights(rival.base_agent.model, merged_weights(rival.policy.model))
 
 
 class Opponents:
@@ -146,7 +164,7 @@ class Opponents:
             else:
                 self.past.keep(0)
         if "rival" in self.settings.others:
-            self.rival = Rival(config, run, state.iteration, wrappers, report)
+            self.rival = Rival(config, run, state, wrappers, report)
         self.evaluated_against = opponent_named(self.settings.opponent)
 
     def seated(self, learner: Agent) -> Seats:

@@ -16,9 +16,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.session import role_of, shown
+from rollenv.agents.prompts.step import worded
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Unsolvable
+from rollenv.core.pictures import Picture, pictures
 
 #: Number of episodes with the same random generator, which are sent together.
 CHUNK = 100
@@ -38,8 +40,8 @@ help_out(sys.stdin.buffer)
 RANDOM_ACTIONS = 4
 
 
-#: A conversation up to an answer: roles of chat templates, and texts.
-Chat = tuple[tuple[str, str], ...]
+#: A conversation up to an answer: roles of chat templates, texts, and their pictures.
+Chat = tuple[tuple[str, str, tuple[Picture, ...]], ...]
 
 
 class DemonstratedTurn(NamedTuple):
@@ -49,6 +51,13 @@ class DemonstratedTurn(NamedTuple):
     expert: str
     random: tuple[str, ...]
     """Actions that the noisy expert might have taken instead."""
+    images: tuple[Picture, ...] = ()
+    """Those of the prompt, unless it is a conversation."""
+
+    @property
+    def sees(self) -> bool:
+        """Return whether the prompt has pictures."""
+        return bool(self.images if isinstance(self.prompt, str) else any(images for *_, images in self.prompt))
 
     @property
     def prompt_text(self) -> str:
@@ -89,18 +98,21 @@ class Lesson:
         for turn in itertools.count(1):
             if (player := info.get("player", 0)) not in stories:
                 form = self.prompt
-                stories[player] = _Chat() if isinstance(form, ChatPrompt) else _Steps(form, observation)
+                stories[player] = (
+                    _Chat() if isinstance(form, ChatPrompt) else _Steps(form, observation, worded(observation, info))
+                )
             story = stories[player]
             try:
                 expert = env.oracle_action()
             except Unsolvable:
                 return
             others = tuple(env.sample_random_action() for _ in range(RANDOM_ACTIONS))
-            yield DemonstratedTurn(story.prompt(observation, info), expert, others)
+            asked = story.prompt(observation, info)
+            yield DemonstratedTurn(asked, expert, others, pictures(info) if isinstance(asked, str) else ())
             if turn == self.turns:
                 return
             action = rng.choice(others) if rng.random() < self.wandering else expert
-            story.add(observation, action)
+            story.add(worded(observation, info), action)
             observation, _, terminated, truncated, info = env.step(action)
             if terminated or truncated:
                 return
@@ -112,10 +124,12 @@ class _Steps:
 
     form: StepPrompt
     instructions: str
+    later_instructions: str
     turns: list[tuple[str, str]] = field(default_factory=list)
 
     def prompt(self, observation: str, info: dict[str, Any]) -> str:
-        return self.form.render(self.instructions, self.turns, observation, info)
+        instructions = observation if observation == self.instructions else self.later_instructions
+        return self.form.render(instructions, self.turns, observation, info)
 
     def add(self, observation: str, action: str) -> None:
         self.turns.append((observation, action))
@@ -128,11 +142,11 @@ class _Chat:
     turns: Chat = ()
 
     def prompt(self, observation: str, info: dict[str, Any]) -> Chat:
-        self.turns = (*self.turns, (role_of(info), shown(observation, info)))
+        self.turns = (*self.turns, (role_of(info), shown(observation, info), pictures(info)))
         return self.turns
 
     def add(self, observation: str, action: str) -> None:
-        self.turns = (*self.turns, ("assistant", action))
+        self.turns = (*self.turns, ("assistant", action, ()))
 
 
 def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: None) -> list[DemonstratedTurn]:

@@ -107,10 +107,13 @@ def _imitate(
         random.Random(seed).shuffle(shown)  # the tokenizer is trained on the first of them
     read = shown[:_CORPUS]
     corpus = [turn.prompt_text for turn in read] + [each for turn in read for each in (turn.expert, *turn.random)]
-    tokenizer = build_tokenizer(corpus, size.vocabulary, chat=isinstance(prompt, ChatPrompt))
+    sees = any(turn.sees for turn in shown)
+    tokenizer = build_tokenizer(corpus, size.vocabulary, chat=isinstance(prompt, ChatPrompt), sees=sees)
     answer = min(len(tokenizer.encode(turn.expert)) for turn in shown[:_LOOKS])
-    plain = [turn.prompt for turn in shown[:_LOOKS] if isinstance(turn.prompt, str)]
-    shortest = min((len(tokenizer.encode(text)) for text in plain), default=0)
+    model = build_model(size, tokenizer, seed)
+    agent = LocalAgent(model, tokenizer, prompt, sampling)
+    plain = [(turn.prompt, turn.images) for turn in shown[:_LOOKS] if isinstance(turn.prompt, str)]
+    shortest = min((len(agent.encode(text, images)) for text, images in plain), default=0)
     if answer > sampling.max_new_tokens:
         raise UsageError(
             f"no answer of the expert fits into rollout.max_new_tokens={sampling.max_new_tokens}: the shortest has "
@@ -121,7 +124,6 @@ def _imitate(
             f"no prompt fits into model.size.context={size.context}: the shortest has {shortest} tokens; raise it, or "
             "shorten prompt.template"
         )
-    agent = LocalAgent(build_model(size, tokenizer, seed), tokenizer, prompt, sampling)
     _fit(agent, shown, warm_up, random.Random(seed), report)
     return agent
 
@@ -179,7 +181,9 @@ def _encoder(agent: LocalAgent) -> Callable[[DemonstratedTurn, float, random.Ran
     end = () if one_token else (agent.tokenizer.eos_token_id,)
     answer_ids = functools.cache(lambda answer: (*agent.tokenizer.encode(answer), *end))
     prompt_ids = functools.cache(
-        lambda prompt: agent.encode(prompt) if isinstance(prompt, str) else _chat_ids(agent, prompt, answer_ids)
+        lambda prompt, images: (
+            agent.encode(prompt, images) if isinstance(prompt, str) else _chat_ids(agent, prompt, answer_ids)
+        )
     )
 
     def encode(turn: DemonstratedTurn, noise: float, rng: random.Random) -> list[tuple[Ids, Ids, float]]:
@@ -189,7 +193,7 @@ def _encoder(agent: LocalAgent) -> Callable[[DemonstratedTurn, float, random.Ran
             answers = [(turn.expert, 1.0)]
             if rng.random() < noise:
                 answers = [(rng.choice(turn.random), 1.0)]
-        prompt = prompt_ids(turn.prompt)
+        prompt = prompt_ids(turn.prompt, turn.images)
         return [(prompt, answer_ids(answer), weight) for answer, weight in answers]
 
     return encode
@@ -199,12 +203,12 @@ def _chat_ids(agent: LocalAgent, chat: Chat, answer_ids: Callable[[str], Ids]) -
     """Return the prompt of a conversation's next answer, as in an episode."""
     talk = agent.conversation()
     try:
-        for role, text in chat:
+        for role, text, images in chat:
             if role == "assistant":
                 talk.prompt()
                 talk.answer(answer_ids(text))
             else:
-                talk.add("tool" if role == "tool" else "user", text)
+                talk.add("tool" if role == "tool" else "user", text, images)
         return talk.prompt()
     except ContextFull as error:
         raise UsageError(

@@ -26,13 +26,32 @@ class Game(MultiAgentEnv):
         raise NotImplementedError(f"{type(self).__name__} has no expert_action()")
 
 
-class Seat(Env):
+class PlayedGame(Env):
+    """An environment around a multi-agent game, whose state is the game's."""
+
+    game: MultiAgentEnv
+
+    def render(self) -> str:
+        return self.game.render()
+
+    def _get_state(self) -> dict[str, Any]:
+        return {"over": self.game._over, "game": self.game._get_state()}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        self.game.share_stream(self.np_random)
+        self.game._set_state(state["game"])
+        self.game._over = state["over"]
+
+
+class Seat(PlayedGame):
     """One seat of a turn-based game; the others are played by a script or a function.
 
     Args:
         seat: index of the agent to play.
         opponent: ``random``, ``expert``, or a function from an observation to an action.
     """
+
+    game: Game
 
     def __init__(self, game: Game, seat: int = 0, opponent: str | Player = "random"):
         if not 0 <= seat < len(game.possible_agents):
@@ -73,9 +92,6 @@ class Seat(Env):
             return self.game.expert_action(agent)
         return self.game.random_action(agent, self.randint)
 
-    def render(self) -> str:
-        return self.game.render()
-
     def sample_random_action(self) -> str:
         return self.game.random_action(self.me, self.action_rng.randrange)
 
@@ -84,11 +100,3 @@ class Seat(Env):
 
     def state_key(self) -> str:
         return self.game.state_key()
-
-    def _get_state(self) -> dict[str, Any]:
-        return {"over": self.game._over, "game": self.game._get_state()}
-
-    def _set_state(self, state: dict[str, Any]) -> None:
-        self.game.share_stream(self.np_random)
-        self.game._set_state(state["game"])
-        self.game._over = state["over"]

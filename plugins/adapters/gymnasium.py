@@ -31,10 +31,10 @@ class InGymnasium(gymnasium.Env[str, str]):
     appended to the observation, unless it already contains it.
 
     Args:
-        render_mode: None, ``text``, ``ansi`` or ``svg``; see :meth:`rollenv.EnvSpec.make`.
+        render_mode: None, ``text``, ``ansi``, ``svg`` or ``rgb_array``; see :meth:`rollenv.EnvSpec.make`.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg"], "render_fps": 4}
+    metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg", "rgb_array"], "render_fps": 4}
 
     def __init__(self, env_id: str, render_mode: str | None = None, complete: bool = True, **kwargs: Any):
         self.env = rollenv.make(env_id, render_mode=render_mode, **kwargs)
@@ -57,7 +57,7 @@ class InGymnasium(gymnasium.Env[str, str]):
             return observation
         return f"{observation.rstrip()}\n{suffix}"
 
-    def render(self) -> str | None:
+    def render(self) -> Any:
         return self.env.render() if self.render_mode is not None else None
 
     def close(self) -> None:

@@ -10,11 +10,13 @@ import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rollenv.agents.base import Agent
 from rollenv.core.errors import UsageError
@@ -24,6 +26,7 @@ from rollenv.plugins.players.spiel import OpenSpiel
 
 #: Probabilities of moves by information state.
 Policy = dict[str, dict[int, float]]
+Losses = dict[str, float]
 
 #: Most histories of a game that are walked.
 _MOST = 200_000
@@ -76,15 +79,58 @@ def losses(agent: Agent, config: Any) -> dict[str, float]:
     Raises:
         UsageError: the environment is no game of OpenSpiel without hidden information and chance, or too large.
     """
-    env = _game_of(config)
-    if not is_open(env.game) or not has_expert(str(env.game)):
-        raise UsageError(
-            f"losses are counted in zero-sum games for two without hidden information or chance and with at most "
-            f"{MOST_STATES} states; {config.env.id} is none"
-        )
+    env = _open_game_of(config)
+    return lost_games(env.game, lambda states: chances(agent, env, [state.history() for state in states]))
+
+
+def average_losses(agent: Agent, config: Any) -> dict[str, float]:
+    """Count the games that the agent and the average of its later evaluations lose.
+
+    The average is the mean probability of each move in each position, over the later half of the evaluations so far;
+    so the agent must see the position only, and not the moves to it.
+
+    Args:
+        config: as for :func:`exploitability`.
+
+    Returns:
+        What :func:`losses` does, and ``average_losses``.
+    """
+    env = _open_game_of(config)
+    histories = positions(env.game)
+    answers = dict(zip(histories, chances(agent, env, list(histories.values())), strict=True))
+    table = np.zeros((len(histories), env.game.num_distinct_actions() + 1), np.float32)
+    for row, (moves, legal) in zip(table, answers.values(), strict=True):
+        row[[*moves, -1]] = *moves.values(), legal
+    mean = dict(zip(histories, _later_mean(config, getattr(agent, "version", None) or 0, table), strict=True))
+
+    def averaged(states: Sequence[Any]) -> list[tuple[dict[int, float], float]]:
+        rows = [mean[str(state)] for state in states]
+        return [({m: row[m] for m in s.legal_actions()}, row[-1]) for s, row in zip(states, rows, strict=True)]
+
+    own = lost_games(env.game, lambda states: [answers[str(state)] for state in states])
+    return own | {"average_losses": lost_games(env.game, averaged)["losses"]}
+
+
+def _later_mean(config: Any, version: int, table: Any) -> Any:
+    """Keep a table of an evaluation in the run's folder, and return the mean of the later half of all so far."""
+    if not getattr(config, "run_dir", ""):
+        return table
+    folder = Path(config.run_dir, "positions")
+    folder.mkdir(exist_ok=True)
+    np.save(folder / f"{version:06d}.npy", table)
+    kept = [file for file in sorted(folder.glob("*.npy")) if int(file.stem) <= version]  # a resumed run plays again
+    return np.mean([np.load(file) for file in kept[len(kept) // 2 :]], axis=0)
+
+
+def lost_games(game: Any, answers: Callable[[Sequence[Any]], Sequence[tuple[dict[int, float], float]]]) -> Losses:
+    """Count the games that the likeliest moves lose.
+
+    Args:
+        answers: returns, for states of OpenSpiel, the probabilities of legal moves and of a legal answer.
+    """
     lost, games = [0, 0], 0
     for seat in (0, 1):
-        open_games = [env.game.new_initial_state()]
+        open_games = [game.new_initial_state()]
         while open_games:
             over = [state for state in open_games if state.is_terminal()]
             games += len(over)
@@ -92,13 +138,23 @@ def losses(agent: Agent, config: Any) -> dict[str, float]:
             asked = [state for state in open_games if state.current_player() == seat]
             others = [s for s in open_games if not s.is_terminal() and s.current_player() != seat]
             open_games = [state.child(move) for state in others for move in state.legal_actions()]
-            for state, (moves, legal) in zip(asked, chances(agent, env, [s.history() for s in asked]), strict=True):
+            for state, (moves, legal) in zip(asked, answers(asked), strict=True):
                 move = max(moves, key=lambda each: moves[each])
                 if moves[move] * legal < 1 - legal:
                     lost[seat], games = lost[seat] + 1, games + 1
                 else:
                     open_games.append(state.child(move))
     return {"losses": sum(lost), "games": games, "losses_first": lost[0], "losses_second": lost[1]}
+
+
+def _open_game_of(config: Any) -> OpenSpiel:
+    env = _game_of(config)
+    if not is_open(env.game) or not has_expert(str(env.game)):
+        raise UsageError(
+            f"losses are counted in zero-sum games for two without hidden information or chance and with at most "
+            f"{MOST_STATES} states; {config.env.id} is none"
+        )
+    return env
 
 
 def _game_of(config: Any) -> OpenSpiel:
@@ -142,6 +198,18 @@ def information_states(game: Any) -> dict[str, Place]:
         for move in state.legal_actions():
             todo.append((state.child(move), own | {player: (*own[player], (key, move))}))
     raise UsageError(f"OpenSpiel's {game} has more than {_MOST} histories: too many to measure")
+
+
+def positions(game: Any) -> dict[str, tuple[int, ...]]:
+    """Walk a game without hidden information and return its positions by their texts, each with moves to it."""
+    found: dict[str, tuple[int, ...]] = {}
+    todo = [game.new_initial_state()]
+    while todo:
+        state = todo.pop()
+        if not state.is_terminal() and str(state) not in found:
+            found[str(state)] = tuple(state.history())
+            todo += [state.child(move) for move in state.legal_actions()]
+    return found
 
 
 def policy_of(agent: Agent, env: OpenSpiel, places: dict[str, Place]) -> tuple[Policy, float]:

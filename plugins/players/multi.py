@@ -6,12 +6,14 @@ from typing import Any
 
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import UsageError
+from rollenv.envs import pictures
 from rollenv.envs.multi import MultiAgentEnv
 from rollenv.envs.multi.nim import Nim
+from rollenv.envs.multi.seat import PlayedGame
 from rollenv.plugins.players.table import Table
 
 
-class MultiTable(Table):
+class MultiTable(PlayedGame, Table):
     """A game whose agents act in turns; a player sees ``observe(agent)``.
 
     Rewards, ``valid`` and ``success`` are the game's own.
@@ -48,17 +50,6 @@ class MultiTable(Table):
     def _tell(self, player: int) -> str:
         return self.game.observe(self.names[player])
 
-    def render(self) -> str:
-        return self.game.render()
-
-    def _get_state(self) -> dict[str, Any]:
-        return {"over": self.game._over, "game": self.game._get_state()}
-
-    def _set_state(self, state: dict[str, Any]) -> None:
-        self.game.share_stream(self.np_random)
-        self.game._set_state(state["game"])
-        self.game._over = state["over"]
-
 
 class NimTable(MultiTable):
     """Nim with a player in each seat: take objects from piles in turn; whoever takes the last one wins.
@@ -67,6 +58,7 @@ class NimTable(MultiTable):
     """
 
     game: Nim
+    picture = staticmethod(pictures.nim)
 
     def __init__(self, players: int = 2, num_piles: int = 3, max_pile: int = 7, max_take: int | None = 3):
         super().__init__(Nim(players, num_piles, max_pile, max_take))

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from rich.table import Table
 
-from rollenv.agents.pictures import refuse_pictures
+from rollenv.agents.engines.base import eyes_of, open_eyes
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import role_of, shown
 from rollenv.agents.prompts.step import as_text
 from rollenv.cli.common import console
 from rollenv.core.env import Env
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import pictures
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
 from rollenv.gguf import gguf_of
@@ -64,18 +65,21 @@ def dry_run(config: TrainConfig) -> None:
     trained = config.environments()[0]
     env = _make_env(trained)
     prompt, other = (first_prompt(env, config, plan.tokenizer, config.seed + more) for more in (0, 1))
+    seen = picture_tokens(env, config, plan)
     turns = most_turns(env)
     env.close()
-    refuse_without_room(config, plan, prompt)
+    refuse_without_room(config, plan, prompt, seen)
     _print_settings(config)
     console.print("\n[bold]the first prompt[/]")
     console.print(prompt, markup=False, soft_wrap=True)
     needs: dict[str, int | str] = {"teacher": teacher.about} if teacher else {}
+    if seen:
+        needs["tokens of pictures in a prompt"] = seen
     if config.algorithm.name in ("gigpo", "hgpo"):
         needs["states of turns"] = states_of_turns(trained, config.seed)
-    _print_table("[bold]what the run needs[/]", needs | demand(config, plan, prompt, turns))
+    _print_table("[bold]what the run needs[/]", needs | demand(config, plan, prompt, turns, seen))
     if plan.settings is not None:
-        together = tokens_together(config, plan, prompt, other, turns)
+        together = tokens_together(config, plan, prompt, other, turns, seen)
         memory = dict(memory_rows(config, plan, teacher, together))
         _print_table("[bold]memory of an update on its device[/] (besides caches while playing)", memory)
     console.print("nothing was started")
@@ -110,8 +114,8 @@ def try_environments(config: TrainConfig) -> None:
             for seed in range(config.seed, config.seed + _TRIED):
                 try:
                     _, info = _reset(env, one, seed)
-                    if not config.harness.name:
-                        refuse_pictures(info, "a model in training")
+                    if info.get("images") and not config.harness.name and (why := blindness(config)):
+                        raise UsageError(f"the observation has pictures, and {why}")
                 except UsageError as error:
                     raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
     source_of(config, _without_tokenizer(config.env.wrappers))
@@ -123,6 +127,16 @@ def try_environments(config: TrainConfig) -> None:
             tasks_of(env_id, kwargs, episodes)
         except UsageError as error:
             raise UsageError(f"{error}: lower the episodes of the evaluation") from error
+
+
+def blindness(config: TrainConfig) -> str:
+    """Return the reason why the trained model cannot see; empty if it can."""
+    settings = model_plan(config).settings
+    if config.model.path == "tiny" or settings is None:  # built for the environment, or not known yet
+        return ""
+    from rollenv.agents.vision import FAMILIES, why_blind
+
+    return "" if settings.model_type in FAMILIES else why_blind(settings)
 
 
 def _make_env(env: EnvConfig) -> Env:
@@ -196,17 +210,23 @@ def _toml(value: Any) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
-def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: str, turns: int | None) -> int:
-    """Return the maximum tokens of a forward pass: a full micro-batch, or the whole batch if that is smaller."""
+def tokens_together(
+    config: TrainConfig, plan: ModelPlan, prompt: str, other: str, turns: int | None, seen: int = 0
+) -> int:
+    """Return the maximum tokens of a forward pass: a full micro-batch, or the whole batch if that is smaller.
+
+    Args:
+        seen: tokens of pictures in a prompt, in addition to its text.
+    """
     rollout, settings = config.rollout, config.optimizer
     if plan.tokenizer is None or not turns:
         return settings.micro_batch_tokens
     encoded = [plan.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, other)]
     trajectories = rollout.groups_per_batch * rollout.group_size
-    alone, common = trajectories * turns * len(encoded[0]), 0
+    alone, common = trajectories * turns * (len(encoded[0]) + seen), 0
     if turns == 1 and settings.share_prefixes:
         common = next((i for i, (a, b) in enumerate(zip(*encoded, strict=False)) if a != b), len(encoded[0]))
-        alone = rollout.groups_per_batch * (len(encoded[0]) - common)
+        alone = rollout.groups_per_batch * (len(encoded[0]) + seen - common)
     return min(settings.micro_batch_tokens, common + alone + trajectories * turns * rollout.max_new_tokens)
 
 
@@ -268,19 +288,32 @@ def first_prompt(
         text = prompt.render(observation, [], observation, info)
         if form is None or not prompt.chat:
             return as_text(prompt.examples, text)
-        return form.decode(form.prompt(text, prompt.examples))
+        return form.decode(form.prompt(text, prompt.examples, pictures(info) if eyes_of(tokenizer) else ()))
     if form is None:
         return as_text(prompt.examples, "\n\n".join(filter(None, (prompt.system, shown(observation, info)))))
     talk = Conversation(form, prompt.system or None, examples=prompt.examples)
-    talk.add(role_of(info), shown(observation, info))
+    talk.add(role_of(info), shown(observation, info), pictures(info) if eyes_of(tokenizer) else ())
     return form.decode(talk.prompt())
 
 
-def refuse_without_room(config: TrainConfig, plan: ModelPlan, prompt: str) -> None:
-    """Raise UsageError if a prompt leaves no room for an answer."""
+def picture_tokens(env: Env, config: TrainConfig, plan: ModelPlan) -> int:
+    """Return the number of tokens of the first observation's pictures."""
+    images = pictures(_reset(env, config.environments()[0], config.seed)[1])
+    if not images:
+        return 0
+    if config.model.path == "tiny":
+        from rollenv.agents.tiny import model
+
+        return sum(model.picture_tokens(image, config.model.size) for image in images)
+    eyes = eyes_of(plan.tokenizer)
+    return sum(map(eyes.count, images)) if eyes else 0
+
+
+def refuse_without_room(config: TrainConfig, plan: ModelPlan, prompt: str, seen: int = 0) -> None:
+    """Raise UsageError if a prompt, with the tokens of its pictures, leaves no room for an answer."""
     if plan.tokenizer is None:
         return
-    length = len(plan.tokenizer.encode(prompt, add_special_tokens=False))
+    length = len(plan.tokenizer.encode(prompt, add_special_tokens=False)) + seen
     room = min(config.rollout.max_prompt_tokens or math.inf, plan.context - 1 if plan.context else math.inf)
     if length > room:
         raise UsageError(
@@ -297,7 +330,7 @@ def most_turns(env: Env) -> int | None:
     return None
 
 
-def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None) -> dict[str, int | str]:
+def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None, seen: int = 0) -> dict[str, int | str]:
     """Return upper bounds for an iteration and the whole run, by kind."""
     rollout = config.rollout
     trajectories = rollout.groups_per_batch * rollout.group_size
@@ -311,7 +344,7 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
         out["turns an iteration, at most"] = trajectories * turns
         out["response tokens an iteration, at most"] = trajectories * turns * rollout.max_new_tokens
     if plan.tokenizer is not None:
-        length = len(plan.tokenizer.encode(prompt, add_special_tokens=False))
+        length = len(plan.tokenizer.encode(prompt, add_special_tokens=False)) + seen
         out["tokens of the first prompt"] = length
     else:
         out["characters of the first prompt"] = len(prompt)
@@ -354,12 +387,15 @@ def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
     """Read the configuration and tokenizer of a model."""
     from transformers import AutoConfig, AutoTokenizer
 
+    from rollenv.agents.vision import load_eyes
+
     if not how and not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         raise UsageError(f"cannot load a model from {name!r}: {folder} holds no weights (*.safetensors)")
     try:
-        settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **how).get_text_config()
+        settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **how)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **how)
     except Exception as error:  # a broken GGUF file raises anything: struct.error, KeyError
         raise UsageError(f"cannot load a model from {name!r}: {type(error).__name__}: {error}") from error
-    context = getattr(settings, "max_position_embeddings", None)
+    context = getattr(settings.get_text_config(), "max_position_embeddings", None)
+    open_eyes(load_eyes(str(folder), tokenizer, settings, {"local_files_only": True}), tokenizer)
     return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer, settings)

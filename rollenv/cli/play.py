@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import typer
 from rich.text import Text
 
@@ -21,7 +22,8 @@ from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
 from rollenv.core.drawing import PIECES, ansi, draw
 from rollenv.core.env import Env
-from rollenv.core.errors import Unsolvable
+from rollenv.core.errors import MissingExtra, Unsolvable
+from rollenv.core.pictures import Picture, pictures
 from rollenv.core.registry import make
 from rollenv.typed import ActionReader, reader
 
@@ -298,14 +300,28 @@ class TerminalPlayer:
         now = self.past[-1]
         suffix, board = str(now.info.get("suffix", "")), self.game.render()
         drawing = draw(self.game.picture, board) if console.is_terminal else None
+        images = pictures(now.info)
         console.print(now.observation, markup=False)
         if drawing is None:
             if suffix and not now.observation.endswith(suffix):
                 console.print(suffix, markup=False)
+            for image in images:
+                self._show_picture(image)
             return
         console.print(Text.from_ansi(ansi(drawing)))
-        if "".join(board.split()) not in "".join(suffix.split()):
+        if images:
+            console.print(f"an agent sees {_about(images[0])}", style="dim")
+        elif "".join(board.split()) not in "".join(suffix.split()):
             console.print(f"an agent reads: {' / '.join(suffix.split())}", markup=False, style="dim")
+
+    def _show_picture(self, image: Picture) -> None:
+        """Show a picture in colours, two pixels in each character, if the terminal and what is installed can."""
+        try:
+            if console.is_terminal and console.color_system:
+                console.print(Text.from_ansi(half_blocks(image.array(), console.width)))
+        except MissingExtra:
+            pass
+        console.print(_about(image), style="dim")
 
     def _introduction(self) -> str:
         lines = [f"seed {self.seed}. {self._how()}  :help shows the commands."]
@@ -333,3 +349,27 @@ class TerminalPlayer:
             console.print(f"  {name:<10} {text}", markup=False)
         if legend := getattr(self.game.unwrapped, "legend", ""):
             console.print(legend, markup=False)
+
+
+def _about(image: Picture) -> str:
+    return f"a picture of {image.width} x {image.height} pixels, {image.sha256[:12]}"
+
+
+def half_blocks(pixels: np.ndarray[Any, np.dtype[np.uint8]], columns: int) -> str:
+    """Return a picture in a terminal's colours, two pixels in each character.
+
+    Args:
+        pixels: (height, width, 3); made smaller by a whole factor if it is wider than ``columns``.
+    """
+    by = max(1, -(-pixels.shape[1] // columns))
+    height, width = (max(1, side // by) for side in pixels.shape[:2])
+    by_y, by_x = min(by, pixels.shape[0]), min(by, pixels.shape[1])
+    cut = pixels[: height * by_y, : width * by_x].astype(float)
+    small = cut.reshape(height, by_y, width, by_x, 3).mean((1, 3)).round().astype(int)
+    small = np.concatenate([small, small[-1:]]) if height % 2 else small
+    lines = []
+    for upper, lower in zip(small[::2].tolist(), small[1::2].tolist(), strict=True):
+        pairs = zip(upper, lower, strict=True)
+        cells = [f"\x1b[38;2;{r};{g};{b};48;2;{x};{y};{z}m▀" for (r, g, b), (x, y, z) in pairs]
+        lines.append("".join(cells) + "\x1b[0m")
+    return "\n".join(lines)

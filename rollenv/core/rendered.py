@@ -89,29 +89,25 @@ class BoardImages(Wrapper):
         board, info = self.env.render(), dict(info)
         drawing = draw(self.env.picture, board)
         drawn = _squeezed(board) - _squeezed("\n".join(drawing.notes)) if drawing else frozenset()
-        shown = False
-        for name, text in (("observation", observation), ("suffix", info.get("suffix"))):
-            if not isinstance(text, str):
-                continue
-            text, found = self._marked(text, drawn, shown)
-            shown = shown or found
-            if name == "observation":
-                observation = text
-            else:
-                info[name] = text
-        if drawing and not shown and isinstance(suffix := info.get("suffix"), str):  # the board in another form
-            shown, info["suffix"] = True, MARK if self.images == "only" else f"{MARK}\n{suffix}"
-        if shown:
+        observation, marks = self._marked(observation, drawn)
+        if isinstance(suffix := info.get("suffix"), str):
+            info["suffix"], below = self._marked(suffix, drawn)
+            if drawing and not marks + below:  # the board in another form
+                info["suffix"], below = (MARK if self.images == "only" else f"{MARK}\n{suffix}"), 1
+            marks += below
+        if isinstance(told := info.get("observations"), list):  # of all players, at the end
+            info["observations"] = [self._marked(text, drawn)[0] for text in told]
+        if marks:
             assert self.env.picture is not None
-            info["images"] = [_picture_of(self.env.picture, board, self.tile)]
-        return observation, info, shown
+            info["images"] = [_picture_of(self.env.picture, board, self.tile)] * marks
+        return observation, info, marks > 0
 
-    def _marked(self, text: str, drawn: frozenset[str], shown: bool) -> tuple[str, bool]:
-        """Put a mark before the first line of the board, unless it is shown; return whether there was such a line."""
+    def _marked(self, text: str, drawn: frozenset[str]) -> tuple[str, int]:
+        """Put a mark before the first line of the board; return the number of marks, 0 or 1."""
         lines, found = [], False
         for line in text.split("\n"):
             is_board = "".join(line.split()) in drawn
-            if is_board and not found and not shown:
+            if is_board and not found:
                 lines.append(MARK)
             found = found or is_board
             if not is_board or self.images == "also":
@@ -120,7 +116,7 @@ class BoardImages(Wrapper):
         if self.images == "only":
             for pattern, words in self.env.picture_words.items():
                 text = re.sub(pattern, words, text)
-        return text, found
+        return text, int(found)
 
 
 def _squeezed(text: str) -> frozenset[str]:

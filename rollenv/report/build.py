@@ -139,7 +139,7 @@ def page(data: dict[str, Any], shards: Sequence[str]) -> str:
     beside = " 'self' file:" if data["folder"] else ""
     fill = {
         "policy": f"default-src 'none'; script-src 'sha256-{digest}'{beside}; style-src 'unsafe-inline'; "
-        "base-uri 'none'; form-action 'none'",
+        "img-src data:; base-uri 'none'; form-action 'none'",
         "title": html.escape(data["title"]),
         "style": read["style.css"],
         "data": dumps(data),

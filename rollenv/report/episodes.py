@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollenv.core.drawing import Drawing, Picture, draw
 from rollenv.core.env_spec import load_entry_point
+from rollenv.core.errors import RollenvError
+from rollenv.core.pictures import MARK, is_picture_token
 from rollenv.core.registry import spec
 from rollenv.report.folders import Run, tokenizer_of
 from rollenv.report.plain import clip, dumps, number, plain
+from rollenv.rollout.records.pictures import PictureFiles
 
 #: Characters of JSON after which a shard is full.
 SHARD = 400_000
@@ -34,6 +38,9 @@ COLUMNS = (
     "shard",
     "at",
 )
+
+#: Maximum pictures of a turn on the page, and bytes of each.
+_PICTURES, _BYTES = 16, 1 << 19
 
 #: Letters of the palette: printable ASCII that needs no escapes in JSON and HTML, then Latin and beyond.
 _LETTERS = [chr(i) for i in range(35, 127) if chr(i) not in "\\<>&"] + [chr(i) for i in range(256, 1200)]
@@ -63,7 +70,8 @@ class EpisodeIndex:
     def add_run(self, run: Run) -> None:
         """Add all episodes of a run. If one was played again (a resumed evaluation), the last one counts."""
         number_of_run = len(self.vocabulary)
-        writer = _Writer(self.palette, tokenizer_of(run))
+        files = PictureFiles(run.path if run.path.is_dir() else run.path.parent)
+        writer = _Writer(self.palette, tokenizer_of(run), files)
         self.vocabulary.append(writer.vocabulary)
         latest: dict[tuple[Any, ...], int] = {}
         superseded: set[int] = set()
@@ -155,8 +163,10 @@ class EpisodeIndex:
 class _Writer:
     """Shortens the turns of a run's episodes."""
 
-    def __init__(self, palette: dict[Any, str], tokenizer: Any):
-        self.palette, self.tokenizer = palette, tokenizer
+    def __init__(self, palette: dict[Any, str], tokenizer: Any, files: PictureFiles):
+        self.palette, self.tokenizer, self.files = palette, tokenizer, files
+        self._shown: dict[str, int] = {}
+        """The pictures of the episode at hand, as addresses or texts, with their numbers."""
         self._views: dict[tuple[str, Picture | None], Any] = {}
         self.vocabulary: dict[int, str] = {}
 
@@ -164,9 +174,12 @@ class _Writer:
         picture = picture_of(str(episode["task"].get("env_id", "")))
         turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
         prompts = self._prompts(turns)
+        self._shown = {}
         return _without_empty(
             {
                 "t": [self._turn(turn, prompt, picture) for turn, prompt in zip(turns, prompts, strict=True)],
+                "g": self._pictures(episode.get("final_images")),
+                "G": list(self._shown),
                 "o": _text(episode.get("final_observation")),
                 "v": self.view(_text(episode.get("final_view")), picture),
                 "e": _text(episode.get("error")),
@@ -194,6 +207,7 @@ class _Writer:
             {
                 "o": _text(turn.get("observation")),
                 "v": self.view(_text(turn.get("view")), picture),
+                "g": self._pictures(turn.get("images")),
                 "x": text,
                 "w": "" if raw == text else raw,
                 "p": prompt,
@@ -225,11 +239,28 @@ class _Writer:
             before = text
         return made
 
+    def _pictures(self, forms: Any) -> list[int]:
+        """Return the numbers of an observation's pictures; of one that cannot be shown, the page has the reason."""
+        numbers = []
+        for form in _items(forms)[:_PICTURES]:
+            try:
+                image = self.files.load(form, "this turn")
+                shown = image.url if len(image.png) <= _BYTES else f"a picture of {image.width} x {image.height} pixels"
+            except RollenvError as error:
+                shown = clip(str(error))
+            numbers.append(self._shown.setdefault(shown, len(self._shown)))
+        return numbers
+
     def _decode(self, ids: list[int]) -> str | None:
+        """Return the text of tokens, with a mark for each picture."""
         if self.tokenizer is None:
             return None
         try:
-            return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+            parts = []
+            for is_picture, some in itertools.groupby(ids, lambda token: token if is_picture_token(token) else 0):
+                text = MARK if is_picture else self.tokenizer.decode(list(some), skip_special_tokens=False)
+                parts.append(str(text))
+            return "".join(parts)
         except (OverflowError, TypeError, ValueError):  # numbers that are not tokens
             return None
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
+
+from rollenv.cli.play import half_blocks
 
 pty = pytest.importorskip("pty")
 
@@ -102,3 +106,22 @@ def test_one_person_plays_all_seats_and_is_told_who_won():
     assert code == 0
     assert "You are player 2" in shown
     assert "won by player 0" in shown
+
+
+def test_what_an_agent_sees_is_said():
+    shown, code = play("game:Sokoban-v0-easy", "images=only", keys=["up\r", ":quit\r"])
+    assert code == 0
+    assert shown.count("an agent sees a picture of 168 x 168 pixels") == 2
+    assert "targets red rings" in shown
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (2, 3, 3), (7, 500, 3), (300, 20, 3)])
+def test_pictures_are_half_blocks(shape):
+    pixels = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    lines = half_blocks(pixels, 40).split("\n")
+    widths = {re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines}
+    assert len(widths) == 1
+    assert 0 < len(widths.pop()) <= 40
+    assert half_blocks(np.array([[[255, 0, 0]], [[0, 0, 255]]], np.uint8), 40) == (
+        "\x1b[38;2;255;0;0;48;2;0;0;255m▀\x1b[0m"
+    )

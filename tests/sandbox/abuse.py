@@ -71,11 +71,14 @@ DENIED: dict[str, str] = {
     "raise priority": "attempt(lambda: os.nice(-10))",
     "real-time scheduling": "attempt(lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50)))",
     "gain a capability by running a program": (
+        "if not os.path.exists('/bin/cat'): sys.exit(print('an image without programs'))\n"
         "out = subprocess.run(['cat', '/proc/self/status'], capture_output=True, text=True).stdout\n"
         "print('ESCAPED' if any(int(l.split()[1], 16) for l in out.splitlines() if l.startswith('CapEff')) else 'none')"
     ),
     "a program that sets its user id": (
-        "import shutil; shutil.copy('/bin/sh', 'sh'); os.chmod('sh', 0o4755)\n"
+        "import shutil\n"
+        "if not os.path.exists('/bin/sh'): sys.exit(print('an image without programs'))\n"
+        "shutil.copy('/bin/sh', 'sh'); os.chmod('sh', 0o4755)\n"
         "print('ESCAPED' if subprocess.run(['./sh', '-c', 'id -u'], capture_output=True).stdout.strip() == b'0' else 'no')"
     ),
     "limits of process 1": "import resource; attempt(lambda: resource.prlimit(1, resource.RLIMIT_CPU, (1, 1)))",

@@ -195,6 +195,21 @@ def test_an_episode_is_the_one_of_a_local_environment(page):
     assert page.refused("step", session=session, action="x") == (404, "gone")
 
 
+def test_pictures_are_shown_where_the_board_is_one(page):
+    twin, session = rollenv.make(BOXED, images="only"), name()
+    (image,) = twin.reset(3)[1]["images"]
+    turn = page.ask("open", session=session, env=BOXED, seed="3", kwargs={"images": "only"})
+    assert turn["images"] == [image.url]
+    assert image.sha256 in turn["info"]
+    assert image.as_json()["data"] not in turn["info"]
+    key = next(row["key"] for row in page.ask("sessions")["sessions"] if row["env"] == BOXED)
+    page.ask("watch", key=key)
+    (moved,) = twin.step("\\boxed{up}")[4]["images"]
+    assert page.ask("step", session=session, action="\\boxed{up}")["images"] == [moved.url]
+    assert [each["images"] for each in page.ask("watch", key=key)["turns"]] == [[moved.url]]
+    page.ask("end", session=session)
+
+
 def test_what_is_typed_becomes_an_action(page):
     session = name()
     page.ask("open", session=session, env=BOXED, seed="3")

@@ -49,6 +49,7 @@ KINDS = {
     "past": ["seats.others=past", "seats.past.every=1", "seats.past.size=2", "seats.past.draw=hard"],
     "rival": ["seats.others=rival", "algorithm=spiral"],
     "agent": ["seats.others=noisy:0.5"],
+    "adapters": ["seats.others=rival", "algorithm=spiral", "model.lora.rank=4"],
 }
 
 
@@ -142,6 +143,17 @@ def test_a_rival_is_another_model_with_checkpoints_of_its_own(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(row["rival/grad_norm"] > 0 for row in rows[1:])
     assert (tmp_path / "run" / "rival" / "checkpoints" / "step-000004").is_dir()
+
+
+def test_adapters_of_both_learners_are_on_one_base_model(tmp_path):
+    import torch
+
+    with start(tmp_path / "run", *KINDS["adapters"]) as trainer:
+        trainer.fit()
+        own, rival = (dict(s.policy.model.named_parameters()) for s in (trainer.state, trainer.opponents.rival.state))
+        shared = {name for name in own if own[name].data_ptr() == rival[name].data_ptr()}
+        assert shared == {name for name in own if ".lora_" not in name}
+        assert not any(torch.equal(own[name], rival[name]) for name in own.keys() - shared)
 
 
 def test_role_baselines_telescope():

@@ -25,6 +25,7 @@ from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import MissingExtra, NoSuchAbility, UnknownEnv, UsageError, did_you_mean
 from rollenv.core.parsing import last_code_block, well_formed
+from rollenv.core.pictures import MARK, Picture, picture
 from rollenv.plugins.adapters.environments import Misbehaved, boxed, json_of, one_line
 from rollenv.plugins.adapters.environments.showing import MOST_NUMBERS, plain, show
 
@@ -243,13 +244,27 @@ class GymnasiumEnv(Env):
         game: Gymnasium's id of the environment, or ``module:id``.
         max_turns: turns before the episode is truncated; by default Gymnasium's limit, or 200.
         describe: whether the first observation includes the environment's documentation.
+        images: show what the environment renders as pixels: ``only`` with the texts of the observation, or ``also``
+            beside all of it.
         settings: further arguments, passed on to ``gymnasium.make``.
     """
 
     #: ``inner`` are the options for the inner environment's ``reset``.
     reset_options = frozenset({"inner"})
 
-    def __init__(self, *, game: str, max_turns: int | None = None, describe: bool = True, **settings: Any):
+    def __init__(
+        self,
+        *,
+        game: str,
+        max_turns: int | None = None,
+        describe: bool = True,
+        images: str | None = None,
+        **settings: Any,
+    ):
+        if images not in (None, "only", "also"):
+            raise UsageError(f"images must be 'only' or 'also', not {images!r}")
+        self.images, self._frames = images, list[Picture]()
+        settings |= {"render_mode": "rgb_array"} if images else {}
         found = _spec_of_game(game)
         limit = settings.get("max_episode_steps") or found.max_episode_steps
         limit = None if limit == -1 else limit  # Gymnasium's word for no limit
@@ -259,11 +274,12 @@ class GymnasiumEnv(Env):
         if limit and self.max_turns > limit:
             settings["max_episode_steps"] = self.max_turns
         self.game = _made(game, found, settings)
-        self._arguments = {"game": game, "max_turns": max_turns, "describe": describe, **settings}
+        self._arguments = {"game": game, "max_turns": max_turns, "describe": describe, "images": images, **settings}
         try:
             self._space = copy.deepcopy(self.game.action_space)
             check(self._space, f"gymnasium:{game}")
-            _check_shown(self.game.observation_space, f"gymnasium:{game}")
+            if not images:
+                _check_shown(self.game.observation_space, f"gymnasium:{game}")
             self.names = _names(self.game, self._space)
             self._about = _about(self.game) if describe else ""
         except Exception as error:
@@ -310,7 +326,8 @@ class GymnasiumEnv(Env):
         except ValueError as error:
             self._turn += 1
             observation = f"This is not one of the actions, so nothing happened: {error!s}.\n{self._observation}"
-            return observation, 0.0, False, self._turn >= self.max_turns, {"valid": False}
+            seen = {"images": self._frames} if self.images else {}
+            return observation, 0.0, False, self._turn >= self.max_turns, {"valid": False, **seen}
         self._turn += 1
         reward, terminated, truncated, info = self._move(meant, text)
         truncated = not terminated and (truncated or self._turn >= self.max_turns)
@@ -332,11 +349,22 @@ class GymnasiumEnv(Env):
         return *outcome, self._shown(observation, info)[1]
 
     def _shown(self, observation: Any, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        if self.images == "only" and not isinstance(observation, str):
+            parts = observation if isinstance(observation, dict) else {}
+            observation = {name: each for name, each in parts.items() if isinstance(each, str)} or ""
         try:
-            self._observation, shown_info = show(observation), plain(info)
+            text, shown_info = show(observation), plain(info)
+            self._observation = f"{MARK}\n{text}".rstrip() if self.images else text
         except Exception as error:  # names and texts may be objects that raise
             self._over = True
             raise Misbehaved(f"{self}: what it returned cannot be shown: {one_line(error)}") from error
+        if self.images:
+            try:
+                self._frames = [picture(self._asked("render"))]
+            except UsageError as error:
+                self._over = True
+                raise UsageError(f"{self} renders no pixels, so it takes no images=: {error}") from error
+            shown_info["images"] = self._frames
         return self._observation, shown_info
 
     def _asked(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -412,11 +440,14 @@ def _made(game: str, found: Any, settings: dict[str, Any]) -> Any:
 
 
 def _check_shown(space: Any, env_id: str) -> None:
-    """Raise UsageError if observations are pictures."""
+    """Raise UsageError if observations are pictures, which only ``images=`` shows."""
     parts = list(space.spaces.values()) if isinstance(space, gymnasium.spaces.Dict) else [space]
     boxes = [part for part in parts if isinstance(part, gymnasium.spaces.Box)]
     if len(boxes) == len(parts) and all(math.prod(box.shape) > MOST_NUMBERS for box in boxes):
-        raise UsageError(f"{env_id}: observations of the shape {boxes[0].shape} are pictures, which text cannot show")
+        raise UsageError(
+            f"{env_id}: observations of the shape {boxes[0].shape} are pictures, which text cannot show; "
+            "images='only' shows what it renders"
+        )
 
 
 def _names(game: Any, space: Any) -> dict[int, str]:

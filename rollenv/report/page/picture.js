@@ -29,3 +29,7 @@ function picture({rows, block = 0, origin = 0, across = 1, notes = []}, looks) {
   }
   return el("div", {class: "board"}, root, notes.length ? el("div", {class: "small"}, pre(notes.join("\n"))) : null);
 }
+
+// The pictures of an observation, as the model saw them; of those that are not here, why.
+const pictures = images => el("div", {class: "pictures"}, el("div", {class: "dim small"}, "As the model sees it"),
+  ...images.map(each => each.startsWith("data:image/png;base64,") ? el("img", {src: each, alt: "A picture of the observation"}) : el("p", {class: "dim small"}, visible(each))));

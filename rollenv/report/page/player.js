@@ -77,14 +77,15 @@ function player() {
     const focused = document.activeElement, label = pane.contains(focused) ? focused.getAttribute("aria-label") || focused.dataset.tab : null;
     const end = now.frame === turns().length, turn = end ? null : turns()[now.frame];
     const view = end ? now.episode.v : turn.v, said = end ? now.episode.o : turn.o;
+    const images = ((end ? now.episode : turn).g || []).map(number => now.episode.G[number]);
     const before = now.frame > 0 ? turns()[now.frame - 1] : null;
     const heard = seatName(now.episode, end ? now.episode.s : turn.s);
     const stage = el("div", {class: "stage"},
-      el("div", {}, view ? showView(view) : el("p", {class: "dim"}, "No drawing is stored of this turn.")),
+      el("div", {}, images.length ? pictures(images) : view ? showView(view) : el("p", {class: "dim"}, "No drawing is stored of this turn.")),
       el("div", {class: "said"}, el("div", {class: "dim small"}, visible(`The environment says${heard && ` to ${heard}`}`)), pre(said || "(nothing)"),
          before ? el("p", {class: "small dim"}, `Reward of the turn before: ${short(before.r || 0)}`) : null));
-    if (!view) stage.firstChild.hidden = true;
-    if (!view) stage.style.gridTemplateColumns = "minmax(0, 1fr)";
+    if (!view && !images.length) stage.firstChild.hidden = true;
+    if (!view && !images.length) stage.style.gridTemplateColumns = "minmax(0, 1fr)";
     const parts = [head(), now.episode.e ? el("div", {class: "fail"}, pre(now.episode.e)) : null,
                    el("div", {style: {marginTop: "12px"}}, controls()), stage, tabs(turn)];
     pane.replaceChildren(...parts.filter(Boolean));
@@ -248,11 +249,15 @@ function callMessage(name, args) {
 const message = (who, text, kind = "") => el("div", {class: `msg ${kind}`}, el("div", {class: "who"}, visible(who)), pre(text));
 
 function oneMessage(data) {
-  const who = String(data.role || "message"), content = typeof data.content === "string" ? data.content : JSON.stringify(data.content ?? "", null, 2);
+  const who = String(data.role || "message"), content = typeof data.content === "string" ? data.content : parts(data.content) ?? JSON.stringify(data.content ?? "", null, 2);
   const calls = Array.isArray(data.tool_calls) ? data.tool_calls : [];
   const said = who === "tool" ? [folded("answer", content, content, "tool")] : content || !calls.length ? [message(who, content)] : [];
   return [...said, ...calls.map(call => callMessage(call.function?.name ?? "?", parsed(call.function?.arguments ?? call)))];
 }
+
+// The texts of a message of parts, with marks for its pictures.
+const parts = content => Array.isArray(content) && content.every(part => part && typeof part === "object")
+  ? content.map(part => typeof part.text === "string" ? part.text : `<${part.type ?? "part"}>`).join("\n") : null;
 
 function parsed(text) {
   try { return JSON.parse(text); } catch { return text; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class PictureFiles:
             try:
                 if not file.exists():
                     self.folder.mkdir(exist_ok=True)
-                    partial = file.with_suffix(f".{os.getpid()}.partial")
+                    partial = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.partial")
                     partial.write_bytes(image.png)
                     partial.replace(file)
             except OSError as error:

@@ -8,7 +8,7 @@ import json
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, StringConstraints
@@ -17,11 +17,12 @@ from starlette.responses import Response
 from rollenv import cards
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import EpisodeOver, NoSuchAbility, RollenvError, UsageError
+from rollenv.core.pictures import Picture
 from rollenv.core.registry import list_envs
 from rollenv.remote.protocol import EnvBroke, SessionGone, error_answer, session_name
 from rollenv.report.plain import clip, plain
 from rollenv.serve.auth import Client
-from rollenv.serve.responses import Streamed, json_of
+from rollenv.serve.responses import Streamed, json_of, without_data
 from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import SessionManager, served
 from rollenv.typed import ActionReader
@@ -128,6 +129,9 @@ class Replay(CardRequest):
 #: Maximum characters of a drawing and of one choice, and maximum choices.
 _VIEW, _CHOICE, _CHOICES = 400_000, 300, 300
 
+#: Maximum pictures of a turn, and bytes of all of them that are shown.
+_IMAGES, _IMAGE_BYTES = 16, 1 << 20
+
 #: Keys of ``info`` with the possible actions.
 _LISTS = ("available_actions", "legal_actions", "valid_actions")
 
@@ -143,11 +147,22 @@ def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
         turn = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
     return turn | {
         "observation": clip(shown(observation, info)),
-        "info": _info(info),
+        "images": _addresses(info.get("images", ())),
+        "info": _info(without_data(info)),
         "success": info.get("success"),
         "view": view if len(view) <= _VIEW else "",
         **choices(info),
     }
+
+
+def _addresses(images: Sequence[Picture]) -> list[str]:
+    """Return data URLs of the pictures; of those beyond the limits, their sizes."""
+    shown, left = [], _IMAGE_BYTES
+    for image in images[:_IMAGES]:
+        left -= len(image.png)
+        size = f"a picture of {image.width} x {image.height} pixels and {len(image.png)} bytes, {image.sha256[:12]}"
+        shown.append(image.url if left >= 0 else size)
+    return shown
 
 
 def choices(info: dict[str, Any]) -> dict[str, Any]:

@@ -164,7 +164,8 @@ class Live:
 
 
 def _size(turn: dict[str, Any]) -> int:
-    return sum(len(value) for value in turn.values() if isinstance(value, str)) + sum(map(len, turn.get("choices", ())))
+    lists = [*turn.get("choices", ()), *turn.get("images", ())]
+    return sum(len(value) for value in turn.values() if isinstance(value, str)) + sum(map(len, lists))
 
 
 def key_of(session: EnvSession) -> str:

@@ -31,7 +31,7 @@ _SHARED = {
     "picture.js": (
         "picture.js",
         'import {el, svgNode, visible, pre} from "./base.js";\n',
-        "export {picture};\n",
+        "export {picture, pictures};\n",
     ),
 }
 

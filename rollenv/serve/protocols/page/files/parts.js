@@ -1,7 +1,7 @@
 // Parts that several views have. Every text from the server goes through visible(), and into the page as text.
 
 import {el, svgNode, short, plural, visible, pre, icon} from "./base.js";
-import {picture} from "./picture.js";
+import {picture, pictures} from "./picture.js";
 import {whole} from "./links.js";
 
 export const looks = {grounds: {}, pieces: {}};
@@ -61,7 +61,8 @@ export function stage(turn, {live = false, label = "The environment says"} = {})
     el("div", live ? {"aria-live": "polite", "aria-atomic": "true"} : {}, turn.observation ? pre(turn.observation) : el("p", {class: "dim"}, "(nothing)")));
   const more = text && !squeezed(turn.observation).includes(squeezed(text)) ? folded("State, as render() shows it", text) : null;
   const info = turn.info && turn.info !== "{}" ? folded("Info", turn.info) : null;
-  return el("div", {class: board ? "stage" : "stage plain"}, board || null, el("div", {}, said, more, info));
+  const shown = turn.images?.length ? pictures(turn.images) : board;
+  return el("div", {class: shown ? "stage" : "stage plain"}, shown || null, el("div", {}, said, more, info));
 }
 
 export const folded = (title, text) => el("details", {class: "folded"}, el("summary", {}, title), el("div", {class: "box", tabindex: "0", "aria-label": title}, pre(text)));
