@@ -150,10 +150,14 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
 
 def _tiny(noise: float, played: ExpertEpisodes) -> dict[str, Any]:
     from rollenv.agents.tiny.model import build_tokenizer, picture_tokens
+    from rollenv.agents.tiny.settings import TinySize
+
+    def seen_in(images: tuple[Picture, ...]) -> int:
+        return sum(picture_tokens(image, TinySize()) for image in images)
 
     texts = [text for text, _ in played.prompts]
     tokenizer = build_tokenizer(texts + played.actions, _TINY["vocabulary"])
-    prompt = max(len(tokenizer.encode(text)) + sum(map(picture_tokens, images)) for text, images in played.prompts)
+    prompt = max(len(tokenizer.encode(text)) + seen_in(images) for text, images in played.prompts)
     answer = max(len(tokenizer.encode(text)) for text in played.actions)
     if answer > _LONGEST:
         raise UsageError(
@@ -161,7 +165,7 @@ def _tiny(noise: float, played: ExpertEpisodes) -> dict[str, Any]:
             "model (model=PATH)"
         )
     context = 1 << (2 * (prompt + answer) - 1).bit_length()  # other episodes have longer texts
-    characters = sum(map(len, texts)) / len(texts)
+    characters = sum(len(text) + 4 * seen_in(images) for text, images in played.prompts) / len(texts)
     if not characters:
         raise UsageError("the environment shows no text, so the tiny model has nothing to answer to")
     return {

@@ -35,9 +35,6 @@ _ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool")
 #: Tokens around and in the place of pictures.
 _PICTURE = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 
-#: Side of a patch of a picture in pixels. Two by two are a token: 28 pixels, a tile of a board.
-_PATCH = 14
-
 _TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' }}{% if m['content'] is string %}{{ m['content'] }}{% else %}"
     "{% for part in m['content'] %}{{ part['text'] if part['type'] == 'text' else '"
@@ -101,9 +98,9 @@ def build_model(size: TinySize, tokenizer: Qwen2Tokenizer, seed: int) -> PreTrai
         return Qwen3MoeForCausalLM(Qwen3MoeConfig(**shape, **experts, **chosen))
 
 
-def picture_tokens(image: Picture) -> int:
-    """Return the number of a picture's tokens, with those around it; at most one more each way if it is resized."""
-    return -(-image.width // (2 * _PATCH)) * -(-image.height // (2 * _PATCH)) + 2
+def picture_tokens(image: Picture, size: TinySize) -> int:
+    """Return the number of a picture's tokens, with those around it."""
+    return round(image.width / size.patch) * round(image.height / size.patch) + 2
 
 
 def _seeing(shape: dict[str, Any], size: TinySize, tokenizer: Qwen2Tokenizer) -> PreTrainedModel:
@@ -118,14 +115,17 @@ def _seeing(shape: dict[str, Any], size: TinySize, tokenizer: Qwen2Tokenizer) ->
         "hidden_size": size.hidden,
         "mlp_ratio": 2,
         "num_heads": size.heads,
-        "patch_size": _PATCH,
+        "spatial_merge_size": 1,  # a patch is a token
+        "temporal_patch_size": 1,
+        "patch_size": size.patch,
         "initializer_range": shape["initializer_range"],
     }
     tokens = dict(zip(names, tokenizer.convert_tokens_to_ids(list(_PICTURE)), strict=True))
     config = Qwen2VLConfig(text_config={**shape, "rope_parameters": rope}, vision_config=vision, **tokens)
     config.tie_word_embeddings = True
     model = Qwen2VLForConditionalGeneration(config)
-    pixels = {"shortest_edge": (2 * _PATCH) ** 2, "longest_edge": size.context * (2 * _PATCH) ** 2}
-    eyes = Eyes(FAMILIES["qwen2_vl"], Qwen2VLImageProcessorPil(size=pixels), tokenizer, config)
+    pixels = {"shortest_edge": size.patch**2, "longest_edge": size.context * size.patch**2}
+    own = {"merge_size": 1, "temporal_patch_size": 1, "patch_size": size.patch}
+    eyes = Eyes(FAMILIES["qwen2_vl"], Qwen2VLImageProcessorPil(size=pixels, **own), tokenizer, config)
     open_eyes(eyes, model, tokenizer)
     return model

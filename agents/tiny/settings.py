@@ -17,6 +17,8 @@ class TinySize(BaseModel):
     context: int = Field(512, ge=1)
     experts: int = Field(0, ge=0)
     """Number of experts (Qwen3-MoE), each of width ``intermediate``, two per token; 0 for a dense model."""
+    patch: int = Field(28, ge=1)
+    """Side in pixels of a part of a picture that is one token, by default a tile of a board."""
     vision_layers: int = Field(1, ge=1)
     """Number of layers that pictures pass first, of half the width; only for environments with pictures."""
     vocabulary: int = Field(1024, ge=1)

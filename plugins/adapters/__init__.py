@@ -16,6 +16,8 @@ import rollenv
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.parsing import well_formed
+from rollenv.core.picture_forms import bound, content
+from rollenv.core.pictures import Picture
 from rollenv.rollout.workers.base import EnvResult, validated
 
 logger = logging.getLogger(__name__)
@@ -85,12 +87,16 @@ class TextEpisode:
     """An episode of an environment, one text for another.
 
     Attributes:
+        sees: whether the caller shows pictures (:meth:`content`); otherwise an observation with pictures is refused.
+        images: the pictures of the last observation, at the marks of its text or before it.
         total: the sum of rewards.
         turns: number of replies so far.
         over: whether the episode has ended.
         truncated: whether a limit ended it.
         info: info of the last turn.
     """
+
+    sees = False
 
     def __init__(self, env_id: str, **kwargs: Any):
         self.env_id, self._env = env_id, rollenv.make(env_id, **kwargs)
@@ -100,6 +106,7 @@ class TextEpisode:
     def _begin(self) -> None:
         self.total, self.turns, self.over, self.truncated = 0.0, 0, False, False
         self.info: Mapping[str, Any] = {}
+        self.images: tuple[Picture, ...] = ()
 
     def start(self, seed: int | None = None, options: dict[str, Any] | None = None) -> str:
         """Start or restart the episode, and return the first observation with the state beside it.
@@ -142,9 +149,26 @@ class TextEpisode:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def content(self, form: str, text: str) -> str | list[Any]:
+        """Return a text of :meth:`start` or :meth:`step` with its pictures as a message's content.
+
+        Args:
+            form: one of :data:`rollenv.core.picture_forms.FORMS`.
+        """
+        return content(form, bound(text, self.images), self.images)
+
     def _shown(self, result: EnvResult) -> str:
-        self.info = result.info
-        return shown(result.observation, result.info)
+        self.info, self.images = result.info, tuple(result.info.get("images", ()))
+        text = shown(result.observation, result.info)
+        if self.images and not self.sees:
+            self.close()
+            raise UsageError(f"{self.env_id} shows pictures, which this bridge does not carry: play an id of texts")
+        try:
+            bound(text, self.images)
+        except UsageError as error:
+            self.over = True
+            raise EpisodeFailed(f"{self.env_id} (seed {self._seed}): {error}") from error
+        return text
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> EnvResult:
         """Return the result of a reset or a step, after checking all of it."""

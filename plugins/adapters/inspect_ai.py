@@ -41,7 +41,7 @@ with peer("inspect_ai", "0.3", "pip install 'inspect_ai==0.3.285'"):
     import anyio
     from inspect_ai import Task, task
     from inspect_ai.dataset import Sample
-    from inspect_ai.model import ChatMessageSystem, ChatMessageUser
+    from inspect_ai.model import ChatMessageSystem, ChatMessageUser, ContentImage, ContentText
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
     from inspect_ai.solver import Generate, Solver, TaskState, solver
     from inspect_ai.util import (
@@ -332,6 +332,7 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         state.store.set(_KEY, {"reward": 0.0, "success": False, "turns": 0, "over": False})
         episode = await _run_in_thread(partial(TextEpisode, env_id, **(env or {})), undo=TextEpisode.close)
+        episode.sees = True
         one_at_a_time = threading.Lock()  # an abandoned step may still run when the episode is closed
 
         def alone(call: Callable[..., T], *args: Any) -> T:
@@ -341,13 +342,13 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
         try:
             shown = await _run_in_thread(alone, episode.start, state.metadata["seed"])
             state.messages = [ChatMessageSystem(content=system)] if system else []
-            state.messages.append(ChatMessageUser(content=shown))
+            state.messages.append(ChatMessageUser(content=_content(episode, shown)))
             while not episode.over and episode.turns < max_turns:
                 state = await generate(state)
                 if state.completed:  # a limit of inspect's
                     break
                 shown, _ = await _run_in_thread(alone, episode.step, state.output.completion)
-                state.messages.append(ChatMessageUser(content=shown))
+                state.messages.append(ChatMessageUser(content=_content(episode, shown)))
                 success = bool(episode.info.get("success", False))
                 done = {"reward": episode.total, "success": success, "turns": episode.turns, "over": episode.over}
                 state.store.set(_KEY, done)
@@ -357,6 +358,16 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
         return state
 
     return solve
+
+
+def _content(episode: TextEpisode, shown: str) -> str | list[ContentText | ContentImage]:
+    parts = episode.content("openai", shown)
+    if isinstance(parts, str):
+        return parts
+    return [
+        ContentText(text=part["text"]) if part["type"] == "text" else ContentImage(image=part["image_url"]["url"])
+        for part in parts
+    ]
 
 
 @scorer(metrics={"reward": [mean(), stderr()], "success": [mean(), stderr()]})  # type: ignore[untyped-decorator]

@@ -69,7 +69,7 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
             EpisodeFailed: if the environment fails; it is closed then.
         """
         try:
-            shown = self.episode.start(self.seed, self.options)
+            shown = self.episode.start(self.seed, self.options)  # refuses pictures: SkyRL-Gym's observations are texts
         except EpisodeFailed:
             self.close()
             raise

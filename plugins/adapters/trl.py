@@ -81,6 +81,8 @@ def env_reward(
 class Rollout:
     """TRL's ``rollout_func``: rollenv plays, with the model that is trained, and its tokens go back as they were drawn.
 
+    TRL takes no pictures from such a function: for environments that show them there is :func:`environment`.
+
     An episode is one conversation. TRL's settings hold for it: ``temperature``, ``top_p``, ``top_k``, ``min_p``,
     ``chat_template_kwargs`` and ``max_completion_length``, of the answers and what the environment says between them.
     Besides tokens and log-probabilities TRL gets ``env_mask``, and for reward functions ``env_reward``, ``env_success``
@@ -280,14 +282,18 @@ def environment(env_id: str, **kwargs: Any) -> Callable[[], Environment]:
 
 
 class Environment:
-    """One environment with TRL's interface: errors and the end of an episode come as text."""
+    """One environment with TRL's interface: errors and the end of an episode come as text.
+
+    Observations with pictures are lists of TRL's parts of messages, for models that see.
+    """
 
     def __init__(self, env_id: str, kwargs: dict[str, Any]):
         self._episode = TextEpisode(env_id, **kwargs)
+        self._episode.sees = True
         self._finalizer = weakref.finalize(self, self._episode.close)
         self._failed = self._lost = False
 
-    def reset(self, seed: int | None = None, index: int | None = None, **row: Any) -> str:
+    def reset(self, seed: int | None = None, index: int | None = None, **row: Any) -> str | list[Any]:
         """Begin an episode.
 
         Args:
@@ -303,7 +309,8 @@ class Environment:
             raise UsageError("the training set needs a column 'seed' (or 'index'): a group has to play the same task")
         lost, self._failed, self._lost = self._lost, False, False
         try:
-            return self._episode.start(seed or 0, None if index is None else {"index": index})
+            shown = self._episode.start(seed or 0, None if index is None else {"index": index})
+            return self._episode.content("trl", shown)
         except EpisodeFailed as error:
             self._failed = self._lost = True
             if lost:
@@ -311,7 +318,7 @@ class Environment:
             logger.warning("%s", str(error))
             return OVER
 
-    def step(self, action: str) -> str:
+    def step(self, action: str) -> str | list[Any]:
         """
         Take an action in the environment.
 
@@ -327,7 +334,9 @@ class Environment:
             self._failed = True
             logger.warning("%s", str(error))
             return OVER
-        return f"{shown}\n{OVER}" if self._episode.over and shown != OVER else shown
+        if shown == OVER:
+            return OVER
+        return self._episode.content("trl", f"{shown}\n{OVER}" if self._episode.over else shown)
 
     def get_reward(self) -> float | None:
         """The sum of rewards; None, which TRL does not train on, if the environment failed."""

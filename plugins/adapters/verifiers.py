@@ -24,6 +24,8 @@ from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
+from rollenv.core.picture_forms import bound, content
+from rollenv.core.pictures import pictures
 from rollenv.core.registry import spec
 from rollenv.plugins.adapters import EpisodeFailed, in_a_line
 from rollenv.rollout.episode import Episode, Limits
@@ -144,7 +146,9 @@ class _Player(Session, Agent):
         return self
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        segment = await self.talk.turn(shown(observation, info))
+        images = pictures(info)
+        said = content("openai", bound(shown(observation, info), images), images)
+        segment = await self.talk.turn([{"role": "user", "content": said}] if images else said)
         if segment.terminated:  # a limit of verifiers', or its model failed; its trace says which
             raise ContextFull("verifiers ended the conversation")
         return Action(segment.last_reply)

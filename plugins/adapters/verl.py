@@ -19,6 +19,8 @@ from uuid import uuid4
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
+from rollenv.core.picture_forms import multi_modal_data
+from rollenv.core.pictures import Picture
 from rollenv.plugins.adapters import EpisodeFailed, TextEpisode, fields_of, text_of, whole_of
 
 with peer("verl", "0.9"):
@@ -78,11 +80,13 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
         seed, options = whole_of(row, "seed"), fields_of(row, "options") or None
         settings = fields_of(row, "env_kwargs") or self.given["env_kwargs"] or {}
         episode = await self._within("made", TextEpisode, env_id, **settings)
+        episode.sees = True
         try:
             shown = await self._within("reset", episode.start, seed, options)
             repeats = getattr(self.rollout_config, "full_determinism", False)
             request = f"det-{int(priority)}" if repeats else uuid4().hex
-            return await self._play(episode, _with(list(kwargs["raw_prompt"]), shown), sampling_params, request)
+            messages = _with(list(kwargs["raw_prompt"]), episode.content("trl", shown))
+            return await self._play(episode, messages, sampling_params, request)
         finally:
             with contextlib.suppress(Exception):  # the earlier error matters
                 await asyncio.shield(self._within("closed", episode.close))
@@ -90,7 +94,9 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
     async def _play(
         self, episode: TextEpisode, messages: list[Any], sampling_params: dict[str, Any], request: str
     ) -> AgentLoopOutput:
-        ids = await self.ct_build_initial_tokens(messages)
+        images = list(episode.images)
+        self._assert_mm_supported(bool(images))
+        ids = await self.ct_build_initial_tokens(messages, images=_pil(images))
         timings, preempted = {"generate_sequences": 0.0, "tool_calls": 0.0}, -1
         mask: list[int] = []
         logprobs: list[float] | None = None
@@ -100,7 +106,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             spent: dict[str, float] = {}
             with simple_timer("generate_sequences", spent):
                 output = await self.server_manager.generate(
-                    request_id=request, prompt_ids=ids, sampling_params=sampling_params
+                    request_id=request, prompt_ids=ids, sampling_params=sampling_params, **_image_data(images)
                 )
             preempted = max(preempted, output.num_preempted if output.num_preempted is not None else -1)
             first = extra.get("min_global_steps")
@@ -123,11 +129,13 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             if episode.over or len(mask) >= self.response_length or len(scores) == self.max_turns:
                 break
             before = [*messages, {"role": "assistant", "content": reply}]
-            after = [*before, {"role": "user", "content": shown}]
+            after = [*before, {"role": "user", "content": episode.content("trl", shown)}]
+            self._assert_mm_supported(bool(episode.images))
             merged, longer, logs = await self.ct_merge_context_msg(before, after, ids, mask, logprobs)
             if len(longer) >= self.response_length:  # there is no room for a reply
                 break
             messages, ids, mask, logprobs = after, merged.token_ids, longer, logs
+            images += episode.images
         won = bool(episode.info.get("success"))
         fields: dict[str, Any] = {"turn_scores": scores, "tool_rewards": []}
         fields["reward_extra_info"] = {"score": episode.total, "success": float(won)}  # the same keys for all
@@ -139,6 +147,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             response_logprobs=logprobs,
             reward_score=episode.total,
             num_turns=2 * len(scores),
+            multi_modal_data={"images": _pil(images)} if images else None,
             metrics={**timings, "num_preempted": preempted},
             extra_fields=extra | fields,
         )
@@ -151,10 +160,19 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             raise EpisodeFailed(f"an environment was not {what} within {self.seconds:g} s") from None
 
 
-def _with(messages: list[Any], shown: str) -> list[dict[str, Any]]:
+def _pil(images: list[Picture]) -> list[Any] | None:
+    """Return pictures as verl takes them; None for none."""
+    return multi_modal_data(images)["image"] if images else None
+
+
+def _image_data(images: list[Picture]) -> dict[str, Any]:
+    return {"image_data": _pil(images)} if images else {}
+
+
+def _with(messages: list[Any], shown: str | list[Any]) -> list[dict[str, Any]]:
     """Append the first observation to a row's prompt, within its last message if that is the user's."""
     plain = [dict(message) for message in messages]
-    if plain and plain[-1]["role"] == "user" and isinstance(plain[-1]["content"], str):
+    if isinstance(shown, str) and plain and plain[-1]["role"] == "user" and isinstance(plain[-1]["content"], str):
         text = plain[-1]["content"].strip()
         return [*plain[:-1], {"role": "user", "content": f"{text}\n\n{shown}" if text else shown}]
     return [*plain, {"role": "user", "content": shown}]

@@ -304,7 +304,7 @@ def picture_tokens(env: Env, config: TrainConfig, plan: ModelPlan) -> int:
     if config.model.path == "tiny":
         from rollenv.agents.tiny import model
 
-        return sum(map(model.picture_tokens, images))
+        return sum(model.picture_tokens(image, config.model.size) for image in images)
     eyes = eyes_of(plan.tokenizer)
     return sum(map(eyes.count, images)) if eyes else 0
 

@@ -33,6 +33,7 @@ _CONTAINER = 256
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 
 _LARGEST_ID = (1 << 31) - 1
+_PROMPTS = ("prompt_ids", "next_prompt")
 _FINISHES = ("stop", "length", "unfinished")
 
 #: Maximum numbers that an environment or an agent may report for an episode.
@@ -245,13 +246,13 @@ def plain(value: Any, what: str) -> Any:
 
 
 def integers(values: Any, what: str) -> tuple[int, ...]:
-    """Check non-negative integers that fit 32 bits, or are tokens of pictures."""
+    """Check non-negative integers that fit 32 bits; in a prompt, some may be tokens of pictures."""
     try:
         items = tuple(map(operator.index, _sequence(values, what)))
     except TypeError as error:
         raise BadValue(f"{what} holds whole numbers: {error}") from None
     if items and not 0 <= min(items) <= max(items) <= _LARGEST_ID:
-        if min(items) >= 0 and what == "prompt_ids" and all(i <= _LARGEST_ID or is_picture_token(i) for i in items):
+        if what in _PROMPTS and min(items) >= 0 and all(i <= _LARGEST_ID or is_picture_token(i) for i in items):
             return items
         raise BadValue(f"{what} holds a number that is not from 0 to {_LARGEST_ID}")
     return items

@@ -426,3 +426,14 @@ def test_inspect_finds_the_task_and_the_sandbox_by_the_entry_point(tmp_path):
     settings = {"env": os.environ | {"PYTHONPATH": str(tmp_path / "site-packages")}, "cwd": tmp_path}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, **settings)
     assert done.stdout.splitlines()[-1:] == ["success rollenv/rollenv_task 1"], done.stdout[-999:] + done.stderr[-999:]
+
+
+def test_pictures_are_images_of_messages(tmp_path):
+    task = rollenv_task("game:Sokoban-v0-tiny", episodes=1, seed=3, max_turns=2, env={"images": "only"})
+    (log,) = eval(task, model=model("right", "down"), log_dir=str(tmp_path))
+    asked = [message.content for message in log.samples[0].messages if message.role == "user"]
+    env = rollenv.make("game:Sokoban-v0-tiny", images="only")
+    images = [env.reset(3)[1]["images"], env.step("right")[4]["images"]]
+    kept = {f"attachment://{name}": data for name, data in log.samples[0].attachments.items()}
+    shown = [[kept[part.image] for part in content if part.type == "image"] for content in asked[:2]]
+    assert shown == [[image.url for image in each] for each in images]

@@ -156,3 +156,9 @@ def test_many_at_once_in_threads_leave_nothing():
         assert all(played == rewards for played in pool.map(play, range(40)))
     assert threading.active_count() == before
     assert seen
+
+
+def test_pictures_are_refused_in_a_line():
+    row = {"env_id": "game:Sokoban-v0-tiny", "seed": 3, "kwargs": {"images": "only"}}
+    with pytest.raises(UsageError, match="game:Sokoban-v0-tiny shows pictures, which this bridge does not carry"):
+        skyrl_gym.make("rollenv", extras=row).init([])

@@ -117,3 +117,16 @@ def test_structs_and_numbers_of_a_tables_row():
         with pytest.raises(UsageError, match="x of a row") as told:
             read({"x": value}, "x")
         assert "\n" not in str(told.value)
+
+
+def test_pictures_are_refused_unless_the_bridge_shows_them():
+    with pytest.raises(UsageError, match="shows pictures, which this bridge does not carry"):
+        TextEpisode("game:Sokoban-v0-tiny", images="only").start(3)
+    with TextEpisode("game:Sokoban-v0-tiny", images="also") as episode:
+        episode.sees = True
+        first = episode.start(3)
+        parts = episode.content("openai", first)
+        assert first.count("<image>") == len(episode.images) == 1
+        assert [part["type"] for part in parts] == ["text", "image_url", "text"]
+        second, _ = episode.step("right")
+        assert episode.content("openai", second) != parts

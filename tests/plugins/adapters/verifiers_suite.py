@@ -1,5 +1,6 @@
 """``vf-eval`` of verifiers over rollenv's environments, against an endpoint on this machine. Nothing is uploaded."""
 
+import io
 import json
 import os
 import re
@@ -163,3 +164,38 @@ def test_the_package_is_one(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr.count("\n")) == (2, 2)
     assert "already exists" in done.stderr
+
+
+class Looking(Endpoint):
+    """Notes the pictures that it is sent."""
+
+    seen = []
+
+    def do_POST(self):
+        size = int(self.headers["Content-Length"])
+        sent = self.rfile.read(size)
+        self.seen.append(
+            [
+                part["image_url"]["url"]
+                for m in json.loads(sent)["messages"]
+                for part in m["content"]
+                if isinstance(part, dict) and part["type"] == "image_url"
+            ]
+        )
+        self.rfile = io.BytesIO(sent)
+        super().do_POST()
+
+
+def test_pictures_reach_the_model_with_equal_bytes(tmp_path):
+    package(tmp_path / "guessing-tasks", "game:Sokoban-v0-tiny")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Looking) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        kwargs = json.dumps({"images": "only"})
+        settings = ("--env.taskset.kwargs", kwargs, "--env.taskset.seed", "5")
+        (episode,) = vf_eval(tmp_path, url, "-n", "1", "-r", "1", *settings)
+        server.shutdown()
+    assert episode["ok"], episode
+    env = rollenv.make("game:Sokoban-v0-tiny", images="only")
+    (first,) = env.reset(5)[1]["images"]
+    assert Looking.seen[0] == [first.url]

@@ -7,6 +7,7 @@ import threading
 import time
 
 import hydra
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -235,3 +236,69 @@ def test_many_at_once_and_one_that_is_cancelled_leave_nothing(tokenizer):
     assert len({tuple(output.prompt_ids) for output in outputs}) == 20
     assert len(CLOSED) == 21
     assert threading.active_count() < 40
+
+
+def test_pictures_need_a_processor_as_verl_says(tokenizer):
+    row = {"extra_info": {"env_id": "game:Sokoban-v0-tiny", "env_kwargs": {"images": "only"}, "seed": 3}}
+    with pytest.raises(ValueError, match="Multimodal inputs require"):
+        run(tokenizer, ["x"], row)
+
+
+class SeenBuilder:
+    """verl's text builder with parts of pictures in place of its processor, which needs torchvision."""
+
+    def __init__(self, text):
+        self.text, self.images = text, []
+
+    def supports_multimodal(self):
+        return True
+
+    def flat(self, messages):
+        flat = []
+        for message in messages:
+            content = message["content"]
+            if isinstance(content, list):
+                self.images += [part["image"] for part in content if part["type"] == "image"]
+                content = "".join(part.get("text", "<|endoftext|>") for part in content)
+            flat.append({**message, "content": content})
+        return flat
+
+    def build_initial_tokens(self, messages, tools=None, images=None, **more):
+        flat = self.flat(messages)
+        return self.text.build_initial_tokens(flat, tools=tools)
+
+    def merge_context_tokens(self, before, after, *given, **more):
+        return self.text.merge_context_tokens(self.flat(before), self.flat(after), *given, **more)
+
+    def __getattr__(self, name):
+        return getattr(self.text, name)
+
+
+@pytest.mark.parametrize("response", [4000, 8])
+def test_pictures_go_to_the_server_and_to_training_and_none_of_a_cut_turn(tokenizer, response):
+    pytest.importorskip("PIL")
+    server = FakeServer(tokenizer, ["right", "down", "right"])
+    sent, generate = [], server.generate
+
+    async def noted(request_id, image_data=None, **given):
+        sent.append(len(image_data))
+        return await generate(request_id, **given)
+
+    server.generate = noted
+
+    async def play():
+        loop = loop_of(tokenizer, server, response=response, turns=3)
+        loop.processor = object()
+        loop.continuous_token_builder = SeenBuilder(loop.continuous_token_builder)
+        row = {"env_id": "game:Sokoban-v0-tiny", "env_kwargs": {"images": "only"}, "seed": 3}
+        return await loop.run({"temperature": 1.0}, raw_prompt=[{"role": "user", "content": "Play."}], **row)
+
+    output = asyncio.run(play())
+    env = rollenv.make("game:Sokoban-v0-tiny", images="only")
+    seen = [*env.reset(3)[1]["images"]]
+    for move in ("right", "down")[: len(sent) - 1]:
+        seen += env.step(move)[4]["images"]
+    assert sent == [*range(1, len(sent) + 1)]
+    assert len(sent) == (3 if response == 4000 else 1)
+    shown = output.multi_modal_data["images"]
+    assert [np.asarray(image).tolist() for image in shown] == [image.array().tolist() for image in seen]
