@@ -74,6 +74,9 @@ NO_DIFFERENCE = {
 #: Sections whose keys are tried in tests of their own.
 ELSEWHERE = {
     "rewards.domains": "test_rlvr.py and test_rewards.py",
+    "model.vision": "test_visual_training.py",
+    "model.size.patch": "for pictures; test_visual_training.py",
+    "model.size.vision_layers": "for pictures; test_visual_training.py",
     "placement": "test_ranks.py and test_ranks_ray.py",
     "harness": "test_harness_training.py",
     "seats": "test_seats_in_training.py",
