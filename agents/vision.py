@@ -39,7 +39,7 @@ _QWEN = "<|vision_start|>{}<|vision_end|>"
 
 
 @dataclass(frozen=True)
-class Family:
+class PictureFamily:
     """How a family of models writes pictures."""
 
     processor: str
@@ -51,11 +51,11 @@ class Family:
 
 
 FAMILIES = {
-    "qwen2_vl": Family("Qwen2VLProcessor", "<|image_pad|>", _QWEN),
-    "qwen2_5_vl": Family("Qwen2_5_VLProcessor", "<|image_pad|>", _QWEN),
-    "qwen3_vl": Family("Qwen3VLProcessor", "<|image_pad|>", _QWEN),
-    "smolvlm": Family("SmolVLMProcessor", "<image>"),
-    "idefics3": Family("Idefics3Processor", "<image>"),
+    "qwen2_vl": PictureFamily("Qwen2VLProcessor", "<|image_pad|>", _QWEN),
+    "qwen2_5_vl": PictureFamily("Qwen2_5_VLProcessor", "<|image_pad|>", _QWEN),
+    "qwen3_vl": PictureFamily("Qwen3VLProcessor", "<|image_pad|>", _QWEN),
+    "smolvlm": PictureFamily("SmolVLMProcessor", "<image>"),
+    "idefics3": PictureFamily("Idefics3Processor", "<image>"),
 }
 
 
@@ -93,7 +93,7 @@ class Eyes:
 
     def __init__(
         self,
-        family: Family,
+        family: PictureFamily,
         image_processor: Any,
         tokenizer: PreTrainedTokenizerBase,
         config: PreTrainedConfig,
