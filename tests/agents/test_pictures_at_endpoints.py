@@ -10,6 +10,8 @@ from rollenv.agents.chat import ChatAgent
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.core.pictures import Picture, is_picture_token, numbered, picture
 from rollenv.rollout import RolloutManager, Task
+from rollenv.rollout.records import storage
+from rollenv.trainers.given_episodes import given_episodes
 
 PIL, io = pytest.importorskip("PIL.Image"), importlib.import_module("io")
 
@@ -50,6 +52,21 @@ def played(tasks):
     groups, tree = asyncio.run(work())
     prompts = [[i for i in tree.prompt_ids(node) if is_picture_token(i)] for node in tree.nodes]
     return [t for group in groups for t in group], [[numbered(i) for i in dict.fromkeys(ids)] for ids in prompts]
+
+
+def test_episodes_of_an_endpoint_are_imitated_with_their_pictures(tmp_path):
+    """Also those of a file, whose tokens are then those of the model behind the endpoint."""
+    (episode,), _ = played([Task("ragen:Sokoban-v0", 1, {"images": "only", "max_turns": 2})])
+    storage.write(tmp_path / "episodes.jsonl", [episode])
+    agent = seeing()
+    for path in (tmp_path / "episodes.jsonl", tmp_path / "own.jsonl"):
+        (group,) = given_episodes(path, "complete", agent, None)
+        (given,) = group.trajectories
+        for turn, before in zip(given.turns, episode.turns, strict=True):
+            assert {numbered(i) for i in turn.prompt_ids if is_picture_token(i)} >= {*before.images}
+            assert sum(map(is_picture_token, turn.prompt_ids)) % agent.model.rollenv_eyes.count(before.images[0]) == 0
+            assert agent.decode(turn.response_ids) == before.text
+        storage.write(tmp_path / "own.jsonl", [given])
 
 
 def test_rows_and_boards_reach_the_model_with_equal_bytes(geometry):
