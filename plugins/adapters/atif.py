@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
-from rollenv.core.picture_forms import WORD, bound, content
-from rollenv.core.pictures import MARK, Picture
+from rollenv.core.picture_forms import stored_content
+from rollenv.core.pictures import Picture
 from rollenv.core.tools.calls import find_calls
 from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import from_plain, to_plain
@@ -80,9 +80,7 @@ _NAMES = _Names(Path())
 
 def _content(text: str, images: Sequence[Picture]) -> str | list[Json]:
     """Return an observation as ATIF's content."""
-    if text.count(MARK) not in (0, len(images)):  # some are in what stands around it
-        text = text.replace(MARK, WORD) if images else text
-    parts = content("stored", bound(text, images), images)
+    parts = stored_content(text, images)
     if isinstance(parts, str):
         return text
     source = {"media_type": "image/png"}

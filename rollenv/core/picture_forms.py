@@ -130,6 +130,16 @@ def content(form: str, text: str, images: Iterable[Picture]) -> str | list[Any]:
     return contents(form, text, images) if len(parts(text, images)) > 1 else well_formed(text)
 
 
+def stored_content(text: str, images: Sequence[Picture]) -> str | list[Any]:
+    """Return the content of a stored observation in the form "stored".
+
+    Where it has not all marks of its pictures, which stand in texts around it, they are at its beginning.
+    """
+    if images and text.count(MARK) != len(images):
+        text = text.replace(MARK, WORD)
+    return content("stored", bound(text, images), images)
+
+
 def verl_agent(observation: str, images: Sequence[Picture], anchor: str = "") -> dict[str, Any]:
     """Return an observation of one picture as verl-agent's environments give it.
 
