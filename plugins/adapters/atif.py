@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rollenv.core.errors import UsageError
@@ -68,14 +69,8 @@ def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", 
     }
 
 
-class _Names(PictureFiles):
-    """Names pictures by their hashes, without writing them."""
-
-    def save(self, image: Picture) -> Json:
-        return image.as_json(data=False)
-
-
-_NAMES = _Names(Path())
+#: Names pictures by their hashes, without writing them.
+_NAMES: Any = SimpleNamespace(save=lambda image: image.as_json(data=False))
 
 
 def _content(text: str, images: Sequence[Picture]) -> str | list[Json]:
