@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,8 +117,9 @@ class Eyes:
         if tokenizer.convert_tokens_to_ids(self._settings.image_token) != self.token:
             raise UsageError(f"the tokenizer has no token {family.mark} with the id {self.token} of the model's config")
         self._ids = {part: _alone(tokenizer, part) for part in family.plain.split("{}")}
-        self._made_of = family, image_processor, tokenizer, config, settings, files
-        self._encode = tokenizer.encode
+        self._forget()
+
+    def _forget(self) -> None:
         self._inputs: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
         self._bytes = 0
         self._layouts: dict[tuple[int, int], tuple[str, int, Tensor | None]] = {}
@@ -127,8 +128,13 @@ class Eyes:
     def __deepcopy__(self, memo: Any) -> Eyes:
         return self
 
-    def __reduce__(self) -> tuple[type[Eyes], tuple[Any, ...]]:
-        return Eyes, self._made_of
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("family", "config", "files", "image_processor", "token", "_settings", "_ids")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
 
     def save(self, folder: str | Path) -> None:
         """Write the processor's files beside a model."""
@@ -147,11 +153,10 @@ class Eyes:
         """Return the number of tokens that are this picture's, apart from marks around it."""
         return self._layout(picture)[1]
 
-    def tokens(self, picture: Picture) -> Ids:
+    def tokens(self, picture: Picture, encode: Callable[[str], Sequence[int]]) -> Ids:
         """Return the tokens of a picture in a prompt without a chat template."""
         before, after = self.family.plain.split("{}")
-        ids = self._encode(self.written(picture), add_special_tokens=False)
-        return (*self._ids[before], *self.marked(ids, [picture]), *self._ids[after])
+        return (*self._ids[before], *self.marked(encode(self.written(picture)), [picture]), *self._ids[after])
 
     def marked(self, ids: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """Replace the tokens of pictures, in their order, by ids of their own (``picture.number``)."""

@@ -267,7 +267,9 @@ def plain_ids(
     eyes = eyes_of(tokenizer)
     assert eyes is not None
     parts = placed(text, images)
-    return tuple(i for part in parts for i in (eyes.tokens(part) if isinstance(part, Picture) else encode(part)))
+    return tuple(
+        i for part in parts for i in (eyes.tokens(part, encode) if isinstance(part, Picture) else encode(part))
+    )
 
 
 def begun(ids: Ids, tokenizer: PreTrainedTokenizerBase) -> Ids:

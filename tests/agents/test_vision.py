@@ -86,7 +86,11 @@ def test_log_probabilities_of_engine_and_scores_agree_over_turns(family):
 @pytest.mark.parametrize("max_new_tokens", [1, 6])
 def test_members_of_a_group_share_their_pictures_and_pictures_are_seen(max_new_tokens):
     agent = seeing(max_new_tokens=max_new_tokens)
-    prompts = [(*range(7, 50), *agent.model.rollenv_eyes.tokens(p), 9, end) for p in (A, B, C) for end in (11, 11, 12)]
+    prompts = [
+        (*range(7, 50), *agent.model.rollenv_eyes.tokens(p, agent.tokenizer.encode), 9, end)
+        for p in (A, B, C)
+        for end in (11, 11, 12)
+    ]
 
     async def together():
         sampling, rng = agent.sampling, random.Random(0)
@@ -156,7 +160,7 @@ def test_marks_and_pictures_must_match():
 
 def test_a_cut_picture_is_an_error_that_names_it():
     agent = seeing()
-    prompt = (5, *agent.model.rollenv_eyes.tokens(A)[:-3])
+    prompt = (5, *agent.model.rollenv_eyes.tokens(A, agent.tokenizer.encode)[:-3])
     with pytest.raises(UsageError, match=r"4 tokens of <Picture 84x56 .*>, which has 6"):
         asyncio.run(agent.engine.generate(prompt, agent.sampling, random.Random(0)))
 

@@ -75,6 +75,7 @@ NO_DIFFERENCE = {
 #: Sections whose keys are tried in tests of their own.
 ELSEWHERE = {
     "rewards.domains": "test_rlvr.py and test_rewards.py",
+    "env.images": "test_visual_training.py",
     "model.vision": "test_visual_training.py",
     "model.size.patch": "for pictures; test_visual_training.py",
     "model.size.vision_layers": "for pictures; test_visual_training.py",
