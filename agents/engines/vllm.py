@@ -396,6 +396,8 @@ class VLLMEngine:
         self._adapter = adapter
         if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise EngineFailed("vLLM still holds cached prefixes of the old weights")
+        if self._eyes:
+            self._llm.reset_encoder_cache()  # features of pictures
 
     def _take_aborted(self) -> list[str]:
         aborted, self._aborted = self._aborted, []

@@ -323,11 +323,21 @@ def test_pictures_give_the_log_probabilities_of_the_trainer(seen):
         session = agent.start(None, 0)
         return [await session.act(text, {"images": images}) for text, images in turns]
 
+    async def before_and_after_an_update():
+        actions = [(action, score(model, [action.prompt_ids], [action.response_ids])) for action in await play()]
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight), alpha=0.02)
+        await agent.engine.update_weights(list(model.state_dict().items()))
+        return actions + [(each, score(model, [each.prompt_ids], [each.response_ids])) for each in await play()]
+
     model = LocalAgent.load(seen).model
     try:
-        for action in asyncio.run(play()):
-            expected = score(model, [action.prompt_ids], [action.response_ids]).logprobs[0]
-            assert action.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+        scored = asyncio.run(before_and_after_an_update())
+        assert len(scored) == 4
+        for action, scores in scored:
+            assert action.logprobs == pytest.approx(scores.logprobs[0].tolist(), abs=1e-4)
+        assert scored[0][0].logprobs != scored[2][0].logprobs
     finally:
         agent.close()
     few = {"mm_processor_kwargs": {"size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28}}}
