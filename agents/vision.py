@@ -48,6 +48,10 @@ class PictureFamily:
     """What chat templates write for a picture."""
     plain: str = "{}"
     """What is around it there."""
+    token: str = ""
+    """The token that stands for a part of a picture, if it is not the mark."""
+    mutual: bool = False
+    """Whether the tokens of a picture attend to those of it that follow."""
 
 
 FAMILIES = {
@@ -56,6 +60,7 @@ FAMILIES = {
     "qwen3_vl": PictureFamily("Qwen3VLProcessor", "<|image_pad|>", _QWEN),
     "smolvlm": PictureFamily("SmolVLMProcessor", "<image>"),
     "idefics3": PictureFamily("Idefics3Processor", "<image>"),
+    "gemma3": PictureFamily("Gemma3Processor", "<start_of_image>", token="<image_soft_token>", mutual=True),
 }
 
 
@@ -67,6 +72,15 @@ class Sight:
     """(L,) the number of each token within its picture; -1 for texts."""
     rope: NDArray[np.int64] | None
     """(3, L) positions for M-RoPE (arXiv 2409.12191, section 2.1); None if tokens are simply counted."""
+    last: NDArray[np.int64] | None = None
+    """(L,) the position of the last token that each attends to; None if that is its own."""
+
+    def whole(self, length: int) -> int:
+        """Return the length of a prefix without the beginning of a picture whose tokens attend to each other."""
+        if self.last is None or not length:
+            return length
+        cut = np.flatnonzero(self.last[:length] >= length)
+        return int(cut[0]) if len(cut) else length
 
     def part(self, begin: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """Return places and positions of tokens, which may be texts after the known ones."""
@@ -104,7 +118,7 @@ class Eyes:
         self.image_processor = image_processor
         self.token: int = config.image_token_id
         names = {
-            "image_token": family.mark,
+            "image_token": family.token or family.mark,
             "fake_image_token": "<fake_token_around_image>",
             "global_image_token": "<global-img>",
         }
@@ -115,7 +129,12 @@ class Eyes:
             image_processor=image_processor,
         )
         if tokenizer.convert_tokens_to_ids(self._settings.image_token) != self.token:
-            raise UsageError(f"the tokenizer has no token {family.mark} with the id {self.token} of the model's config")
+            raise UsageError(f"the tokenizer's {self._settings.image_token} has not the id {self.token} of the model's")
+        if family.token:
+            parts = self._settings.image_token * config.mm_tokens_per_image
+            self._settings.full_image_sequence = f"\n\n{family.mark}{parts}<end_of_image>\n\n"
+        #: Texts of tokens that a template or a processor writes for pictures.
+        self.literals = {family.mark, self._settings.image_token}
         self._ids = {part: _alone(tokenizer, part) for part in family.plain.split("{}")}
         self._forget()
 
@@ -129,7 +148,7 @@ class Eyes:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("family", "config", "files", "image_processor", "token", "_settings", "_ids")
+        names = ("family", "literals", "config", "files", "image_processor", "token", "_settings", "_ids")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -178,7 +197,7 @@ class Eyes:
             grid = inputs.get("image_grid_thw")
             given = {
                 "image_grid_thw": grid,
-                **{name: inputs[name].tolist() for name in {"rows", "cols"} & inputs.keys()},
+                **{name: inputs[name].tolist() for name in {"rows", "cols", "num_crops"} & inputs.keys()},
             }
             text = expand(self._settings, given, 0)
             if len(self._layouts) >= _MOST_ARRANGEMENTS:
@@ -194,7 +213,8 @@ class Eyes:
         if known is None:
             how = {"return_row_col_info": True} if self.family.mark == "<image>" else {}
             try:
-                made = self.image_processor(images=[picture.array()], return_tensors="pt", **how)
+                with torch.inference_mode(False):  # what is kept is for training too
+                    made = self.image_processor(images=[picture.array()], return_tensors="pt", **how)
             except ValueError as error:
                 raise UsageError(f"the model's image processor refuses {picture!r}: {error}") from error
             known = {name: torch.as_tensor(value) for name, value in made.items()}
@@ -224,7 +244,12 @@ class Eyes:
             if len(own) % count:
                 raise UsageError(f"a prompt has {len(own)} tokens of {numbered(number)!r}, which has {count}")
             places[own] = np.arange(len(own)) % count
-        return Sight(places, self._positions(model, array, places))
+        last = None
+        if self.family.mutual:
+            last = np.arange(len(array))
+            for block in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
+                last[block] = block[-1]
+        return Sight(places, self._positions(model, array, places), last)
 
     def _positions(
         self, model: PreTrainedModel, ids: NDArray[np.int64], places: NDArray[np.int64]
@@ -279,7 +304,8 @@ class Eyes:
             return {"input_ids": real, "mm_encoder_outputs": {"image": seen}}
         embeddings = model.get_input_embeddings()(texts)
         own = table[0].to(embeddings)
-        return {"inputs_embeds": embeddings.masked_scatter(shown[..., None], own)}
+        more = {"token_type_ids": shown.long()} if self.family.mutual else {}
+        return {"inputs_embeds": embeddings.masked_scatter(shown[..., None], own), **more}
 
     def _features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[list[Tensor]]:
         """Return the features (tokens, width) of pictures: those of the embeddings, then those of deeper layers."""
@@ -399,3 +425,13 @@ def joined(
                 rope[:, row, width - count :], counted = own, False
     device = where.device
     return torch.from_numpy(places).to(device), None if counted else torch.from_numpy(rope).to(device)
+
+
+def attended(sights: Sequence[Sight | None], ends: Sequence[int], counts: Sequence[int], where: Tensor) -> Tensor:
+    """Return the position of the last token that each token attends to, as :func:`joined` returns positions."""
+    last = where.cpu().numpy().copy()
+    for row, (sight, end, count) in enumerate(zip(sights, ends, counts, strict=True)):
+        if sight is not None and sight.last is not None:
+            known = sight.last[end - count : end]
+            last[row, last.shape[1] - count :][: len(known)] = known
+    return torch.from_numpy(last).to(where.device)

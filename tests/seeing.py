@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -51,6 +52,19 @@ SMOL = """<|im_start|>
 {%- if add_generation_prompt -%}{{- 'Assistant:' -}}{%- endif -%}
 """
 
+# Parts are trimmed; there is no system prompt of its own.
+GEMMA = """
+{%- for message in messages -%}
+{{- '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' -}}
+{%- if message.content is string -%}{{- message.content | trim -}}
+{%- else -%}{%- for part in message.content -%}
+{%- if part.type == 'image' -%}{{- '<start_of_image>' -}}{%- else -%}{{- part.text | trim -}}{%- endif -%}
+{%- endfor -%}{%- endif -%}
+{{- '<end_of_turn>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<start_of_turn>model\\n' -}}{%- endif -%}
+"""
+
 # Pictures of tool messages are left out, as by templates that join their texts.
 DEAF_TOOLS = QWEN.replace(
     "part.type == 'image'", "part.type == 'image' and message.role == 'tool' -%}\n{%- elif part.type == 'image'"
@@ -84,7 +98,7 @@ _QWEN = {
     },
 }
 
-FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm")
+FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "gemma3")
 
 
 @functools.cache
@@ -98,7 +112,7 @@ def seeing(
     family: str = "qwen2_vl", prompt: StepPrompt | ChatPrompt | None = None, *, template: str = "", **sampling: Any
 ) -> LocalAgent:
     """Build an agent of a family with random weights."""
-    model, tokenizer = _smol() if family == "smolvlm" else _qwen(family)
+    model, tokenizer = {"smolvlm": _smol, "gemma3": _gemma}.get(family, lambda: _qwen(family))()
     if template:
         tokenizer.chat_template = template
     return LocalAgent(model, tokenizer, prompt or ChatPrompt(), Sampling(**{"max_new_tokens": 6, **sampling}))
@@ -144,6 +158,28 @@ def _smol() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return _made("smolvlm", config, "SmolVLMForConditionalGeneration", tokenizer, SmolVLMImageProcessorPil(**how))
 
 
+def _gemma() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    tokenizer = build_tokenizer(CORPUS, 300)
+    more = ["<start_of_image>", "<image_soft_token>", "<end_of_image>", "<start_of_turn>", "<end_of_turn>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": more})
+    tokenizer.chat_template = GEMMA
+    for name, token in zip(("boi_token", "image_token", "eoi_token"), more, strict=False):
+        setattr(tokenizer, name, token)
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
+    config = transformers.Gemma3Config(
+        text_config={**_TEXT, "vocab_size": len(tokenizer), "sliding_window": 512, "query_pre_attn_scalar": 8},
+        vision_config={
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "patch_size": 14, "image_size": 56, "initializer_range": 0.3,
+        },
+        image_token_id=tokenizer.image_token_id,
+        mm_tokens_per_image=4,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    how = {"size": {"height": 56, "width": 56}}
+    return _made("gemma3", config, "Gemma3ForConditionalGeneration", tokenizer, Gemma3ImageProcessorPil(**how))
+
+
 def _made(
     family: str, config: Any, kind: str, tokenizer: PreTrainedTokenizerBase, image_processor: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -163,5 +199,9 @@ def processor(agent: LocalAgent) -> Any:
     module.num2words = getattr(module, "num2words", None) or str  # for videos too
     free = type("Free", (kind,), {"check_argument_for_proper_class": lambda self, name, argument: type(argument)})
     how = {"image_seq_len": 4} if eyes.family.mark == "<image>" else {}
+    if eyes.family.mutual:
+        return free(
+            eyes.image_processor, agent.tokenizer, chat_template=agent.tokenizer.chat_template, image_seq_length=4
+        )
     videos = SimpleNamespace(num_frames=1, fps=1)
     return free(eyes.image_processor, agent.tokenizer, videos, chat_template=agent.tokenizer.chat_template, **how)

@@ -18,7 +18,7 @@ from rollenv.agents.engines.decode_graphs import DecodeGraphs
 from rollenv.agents.engines.packed_linear import PackedLinears
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
-from rollenv.agents.vision import Sight, joined
+from rollenv.agents.vision import Sight, attended, joined
 
 #: Maximum number of tokens, padding included, in one call of the model.
 _CHUNK_TOKENS = 4096
@@ -166,17 +166,20 @@ class BatchCache:
             slots = torch.where(real.bool(), position, plan.length)
         position = position.clamp(min=0)
         places = rope = None
+        chunk = max(1, _CHUNK_TOKENS // len(new))
+        horizon = position
         if seeing:
             places, rope = joined(sights, ends, [len(tokens) for tokens in new], width, position)
+            if any(sight and sight.last is not None for sight in sights):
+                chunk, horizon = width, attended(sights, ends, [len(tokens) for tokens in new], position)
         plan.first, plan.last = first, first + len(new)
         plan.row_index = torch.arange(plan.first, plan.last, device=device)[:, None]
-        chunk = max(1, _CHUNK_TOKENS // len(new))
         for start in range(0, width, chunk):
             columns = slice(start, start + chunk)
             plan.slots, plan.longest = slots[:, columns], max(ends) - width + min(start + chunk, width)
             here = None if places is None else places[:, columns]
             where = position[:, columns] if rope is None else rope[..., columns]
-            logits = self._call(ids[:, columns], position[:, columns], where, here)
+            logits = self._call(ids[:, columns], horizon[:, columns], where, here)
         return logits
 
     def _step(
@@ -188,12 +191,13 @@ class BatchCache:
         return self._call(ids, position, position)
 
     def _call(
-        self, ids: torch.Tensor, position: torch.Tensor, rope: torch.Tensor, places: torch.Tensor | None = None
+        self, ids: torch.Tensor, last: torch.Tensor, rope: torch.Tensor, places: torch.Tensor | None = None
     ) -> torch.Tensor:
         inputs: dict[str, Any] = {"input_ids": ids}
         if places is not None and self._eyes:
             inputs = self._eyes.embedded(self.model, ids, places, self.features)
-        hidden = torch.arange(self._plan.longest, device=ids.device) > position[:, None, :, None]
+            inputs.pop("token_type_ids", None)  # for a mask that is given here
+        hidden = torch.arange(self._plan.longest, device=ids.device) > last[:, None, :, None]
         mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=ids.device).masked_fill_(hidden, -torch.inf)
         with self._packed(ids.numel()):
             out = self.model(

@@ -312,6 +312,8 @@ class LocalEngine:
             self._batch.reserve(rows, longest, 2 * self.max_batch_tokens)
         for new in joining.values():
             new.cached = self._kept.find(new.tokens[:-1])  # the last token is always computed, for its logits
+            if sight := new.requests[0].sight:
+                del new.cached[sight.whole(len(new.cached)) :]
         return [batch for group in start_order(joining.values()) for batch in similar(group)]
 
     def _start(self, batch: list[Joining]) -> None:

@@ -189,7 +189,7 @@ class ChatFormat(ChatTemplate):
         """
         parts, run = [], list[int]()
         for i in self.without_stop(ids):
-            if i in self.special and not (self.eyes and i == self.eyes.token):
+            if i in self.special and not (self.eyes and self.special[i] in self.eyes.literals):
                 parts += [self._hide(self._in_answers, self.decode(run)), self.special[i]]
                 run = []
             else:

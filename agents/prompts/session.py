@@ -112,7 +112,8 @@ class TokenSession(Session):
         if info.get("images") and not self.codec.sees:
             raise UsageError(
                 "the observation has pictures, and this model reads texts only: play a model that sees, with its "
-                "processor's files beside it (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, SmolVLM), or an endpoint (chat:MODEL)"
+                "processor's files beside it (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Gemma 3, SmolVLM), or an endpoint "
+                "(chat:MODEL)"
             )
         prompt = self._prompt(observation, info)
         if self.max_prompt and len(prompt) > self.max_prompt:

@@ -10,6 +10,7 @@ import torch
 from seeing import DEAF_TOOLS, FAMILY, drawn, processor, seeing
 
 from rollenv.agents.base import AgentFailed, ContextFull
+from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
@@ -66,9 +67,14 @@ def test_engine_agrees_with_transformers(family):
     own = processor(agent)
     whole = own.apply_chat_template([parts(text, (A, B))], add_generation_prompt=True, tokenize=False)
     given = own(text=[whole], images=[[A.array(), B.array()]], return_tensors="pt")
-    drawn_ids = agent.model.generate(**given, max_new_tokens=8, do_sample=False)[0, given["input_ids"].shape[1] :]
-    assert list(action.response_ids) == drawn_ids.tolist()[: len(action.response_ids)]
-    assert len(set(action.response_ids)) > 1
+    how = {"max_new_tokens": 8, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    out = agent.model.generate(**given, **how)
+    expected = out.sequences[0, given["input_ids"].shape[1] :].tolist()[: len(action.response_ids)]
+    assert list(action.response_ids) == expected
+    rows = torch.cat(out.logits).log_softmax(-1)[: len(expected)]
+    assert torch.allclose(
+        rows.gather(1, torch.tensor(expected)[:, None])[:, 0], torch.tensor(action.logprobs), atol=1e-4
+    )
 
 
 @pytest.mark.parametrize("family", FAMILY)
@@ -106,9 +112,12 @@ def test_members_of_a_group_share_their_pictures_and_pictures_are_seen(max_new_t
     assert not torch.isclose(first[0], first[3], atol=1e-3)
 
 
-def test_chunks_and_a_cached_prefix_may_cut_a_picture(monkeypatch):
-    agent = seeing()
+@pytest.mark.parametrize("family", FAMILY)
+def test_chunks_and_a_cached_prefix_may_cut_a_picture(monkeypatch, family):
+    agent = seeing(family)
     monkeypatch.setattr("rollenv.agents.engines.kv_cache._CHUNK_TOKENS", 5)
+    agent.engine = LocalEngine(agent.model, agent.engine.stop, keep_tokens=30)  # ends in the middle of a picture
+    play(agent, turn("look <image> and <image>", A, B))
     (action,) = play(agent, turn("look <image> and <image>", A, B))
     (score_of,) = score(agent.model, [action.prompt_ids], [action.response_ids]).logprobs
     assert torch.allclose(score_of, torch.tensor(action.logprobs), atol=1e-4)

@@ -69,7 +69,6 @@ NO_DIFFERENCE = {
     "trackers.project": "a name at Weights & Biases",
     "trackers.alerts": "for a server; test_tracking.py",
     "env.id": "another environment is another run",
-    "env.images": "for environments with a board; test_board_images.py",
 }
 
 #: Sections whose keys are tried in tests of their own.

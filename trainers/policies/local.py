@@ -372,7 +372,13 @@ def choose_attention(model: PreTrainedModel) -> bool:
     """
     config, before = model.config.get_text_config(), model.config._attn_implementation
     others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
-    why = f"it has layers of the type {', '.join(others)}" if others else _packs_wrongly(model)
+    eyes = eyes_of(model)
+    if eyes and eyes.family.mutual:
+        why = "the tokens of its pictures attend to later ones"
+    elif others:
+        why = f"it has layers of the type {', '.join(others)}"
+    else:
+        why = _packs_wrongly(model)
     if why:
         model.set_attn_implementation(before)
         logger.info(
