@@ -39,7 +39,7 @@ _QWEN = "<|vision_start|>{}<|vision_end|>"
 
 
 @dataclass(frozen=True)
-class Family:
+class VisionFamily:
     """How a family of models writes pictures."""
 
     processor: str
@@ -55,12 +55,11 @@ class Family:
 
 
 FAMILIES = {
-    "qwen2_vl": Family("Qwen2VLProcessor", "<|image_pad|>", _QWEN),
-    "qwen2_5_vl": Family("Qwen2_5_VLProcessor", "<|image_pad|>", _QWEN),
-    "qwen3_vl": Family("Qwen3VLProcessor", "<|image_pad|>", _QWEN),
-    "smolvlm": Family("SmolVLMProcessor", "<image>"),
-    "idefics3": Family("Idefics3Processor", "<image>"),
-    "gemma3": Family("Gemma3Processor", "<start_of_image>", token="<image_soft_token>", mutual=True),
+    "qwen2_vl": VisionFamily("Qwen2VLProcessor", "<|image_pad|>", _QWEN),
+    "qwen2_5_vl": VisionFamily("Qwen2_5_VLProcessor", "<|image_pad|>", _QWEN),
+    "qwen3_vl": VisionFamily("Qwen3VLProcessor", "<|image_pad|>", _QWEN),
+    "smolvlm": VisionFamily("SmolVLMProcessor", "<image>"),
+    "gemma3": VisionFamily("Gemma3Processor", "<start_of_image>", token="<image_soft_token>", mutual=True),
 }
 
 
@@ -107,7 +106,7 @@ class Eyes:
 
     def __init__(
         self,
-        family: Family,
+        family: VisionFamily,
         image_processor: Any,
         tokenizer: PreTrainedTokenizerBase,
         config: PreTrainedConfig,
@@ -124,10 +123,7 @@ class Eyes:
         }
         own = {name: getattr(tokenizer, name, None) or given for name, given in names.items()}
         # A whole processor cannot be made where torchvision is missing, which its part for videos needs.
-        self._settings = SimpleNamespace(
-            **{**own, "global_image_tag": own["global_image_token"], **(settings or {})},
-            image_processor=image_processor,
-        )
+        self._settings = SimpleNamespace(**{**own, **(settings or {})}, image_processor=image_processor)
         if tokenizer.convert_tokens_to_ids(self._settings.image_token) != self.token:
             raise UsageError(f"the tokenizer's {self._settings.image_token} has not the id {self.token} of the model's")
         if family.token:
@@ -161,6 +157,8 @@ class Eyes:
             Path(folder, name).write_text(text, encoding="utf-8")
         if not self.files:
             self.image_processor.save_pretrained(folder)
+            own = {name: value for name, value in vars(self._settings).items() if isinstance(value, int | str)}
+            Path(folder, FILES[1]).write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
 
     # -- tokens ------------------------------------------------------------------------------------------------------
 
@@ -365,7 +363,10 @@ def load_eyes(
         return None
     settings = json.loads(files.get("processor_config.json", "{}"))
     own = {name: value for name, value in settings.items() if isinstance(value, int | str)}
-    image_processor = AutoImageProcessor.from_pretrained(path, backend="pil", **how)
+    try:
+        image_processor = AutoImageProcessor.from_pretrained(path, backend="pil", **how)
+    except ImportError:  # without Pillow a model reads texts
+        return None
     return Eyes(family, image_processor, tokenizer, config, own, files)
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from rollenv.agents.engines.adapters import Adapter
-    from rollenv.agents.vision import Eyes
 
 Ids = tuple[int, ...]
 
@@ -56,13 +55,12 @@ def texts(ids: Sequence[int]) -> list[int]:
     return [token for token in ids if not is_picture_token(token)]
 
 
-def eyes_of(one: Any) -> Eyes | None:
-    """Return how a model or a tokenizer sees; None if it reads texts only."""
-    eyes: Eyes | None = getattr(one, "rollenv_eyes", None)
-    return eyes
+def eyes_of(one: Any) -> Any:
+    """Return the :class:`~rollenv.agents.vision.Eyes` of a model or a tokenizer; None if it reads texts only."""
+    return getattr(one, "rollenv_eyes", None)
 
 
-def open_eyes(eyes: Eyes | None, *of: Any) -> None:
+def open_eyes(eyes: Any, *of: Any) -> None:
     """Let a model and its tokenizer see."""
     for one in of:
         one.rollenv_eyes = eyes

@@ -188,8 +188,9 @@ def test_a_picture_larger_than_the_context_fills_it():
         play(agent, turn("<image>", drawn(4, 224, 224)))
 
 
-def test_a_saved_model_sees_the_same(tmp_path):
-    agent = seeing()
+@pytest.mark.parametrize("family", ["qwen2_vl", "smolvlm"])
+def test_a_saved_model_sees_the_same(tmp_path, family):
+    agent = seeing(family)
     (before,) = play(agent, turn("see <image>", A))
     agent.save(tmp_path)
     loaded = LocalAgent.load(tmp_path)
