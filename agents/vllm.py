@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 from rollenv.agents.engine_agent import EngineAgent
-from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.base import Sampling, open_eyes
 from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import stop_ids
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import extra
 from rollenv.gguf import model_at
 from rollenv.hub import loading
 
 with extra("vllm", "Playing with vLLM"):
-    from transformers import AutoTokenizer, GenerationConfig
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    from rollenv.agents.vision import load_eyes
 
 
 def saved_stops(path: str | Path) -> frozenset[int]:
@@ -39,11 +42,15 @@ def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple
     path = model_at(str(path))
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **loading(path))
+        eyes = load_eyes(path, tokenizer, AutoConfig.from_pretrained(path, **loading(path)), loading(path))
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
+    if eyes and not importlib.util.find_spec("torchvision"):
+        raise MissingExtra("vLLM reads pictures with torchvision, which is not installed: pip install torchvision")
+    open_eyes(eyes, tokenizer)
     stop = stop_ids(tokenizer, chat=chat) | saved_stops(path)
     options = {"skip_tokenizer_init": False} | options  # vLLM reads schemas and grammars with it
-    return VLLMEngine(path, stop, decode=lambda ids: str(tokenizer.decode(ids)), **options), tokenizer
+    return VLLMEngine(path, stop, decode=lambda ids: str(tokenizer.decode(ids)), eyes=eyes, **options), tokenizer
 
 
 class VLLMAgent(EngineAgent):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from rollenv.agents.demonstrator import given_answer
+from rollenv.agents.engines.base import texts
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.imitated import imitated_answers
@@ -139,7 +140,7 @@ def _check_tokenizer(path: Path, trajectory: Trajectory, agent: LocalAgent) -> N
     """Refuse an episode whose tokens do not spell its text, as they are another tokenizer's."""
     for turn in trajectory.turns[:1]:
         said = turn.raw or turn.text
-        known = max(turn.prompt_ids + turn.response_ids, default=0) < len(agent.tokenizer)
+        known = max(texts(turn.prompt_ids + turn.response_ids), default=0) < len(agent.tokenizer)
         if turn.response_ids and said and not (known and agent.decode(turn.response_ids) == said):
             raise UsageError(
                 f"{path} has tokens of another tokenizer: those of {said[:40]!r} do not spell it in this model's. "
@@ -154,8 +155,10 @@ def _with_tokens(trajectory: Trajectory, agent: LocalAgent) -> Trajectory:
     chat: list[dict[str, Any]] = []
     for turn in trajectory.turns:
         chat += [*turn.messages, {"role": "assistant", "content": turn.raw or turn.text}]
-    said = imitated_answers(_format(agent), chat)
-    turns = [_turn(t, *ids) for t, ids in zip(trajectory.turns, said, strict=True)]
+    images = {image.sha256: image for turn in trajectory.turns for image in (*turn.images, *turn.prompt_images)}
+    said = imitated_answers(_format(agent), chat, images=images)
+    seen = tuple(images.values())  # of all turns: some may be left out later
+    turns = [replace(_turn(t, *ids), prompt_images=seen) for t, ids in zip(trajectory.turns, said, strict=True)]
     return replace(trajectory, turns=turns)
 
 

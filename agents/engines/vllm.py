@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rollenv.agents.base import AgentFailed
 from rollenv.agents.engines.adapters import Adapter, saved_weights
 from rollenv.agents.engines.base import (
     SLEEPERS,
@@ -29,8 +30,10 @@ from rollenv.agents.engines.base import (
     room_for,
     versions_of,
 )
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
+from rollenv.core.picture_forms import pil
+from rollenv.core.pictures import is_picture_token, numbered
 
 with extra("vllm", "Playing with vLLM"):
     from vllm import EngineArgs, SamplingParams  # type: ignore[import-not-found]
@@ -42,6 +45,8 @@ with extra("vllm", "Playing with vLLM"):
 
 if TYPE_CHECKING:
     import torch
+
+    from rollenv.agents.vision import Eyes
 
 T = TypeVar("T")
 
@@ -86,12 +91,22 @@ class VLLMEngine:
     vLLM seeds the process's random generators and starts a process group of torch when it loads a model.
 
     Args:
+        eyes: how the model sees, for prompts with pictures. vLLM processes them itself; where it gives one another
+            number of tokens, its prompt is refused.
         options: arguments of ``vllm.EngineArgs``, such as ``dtype``, ``max_model_len``, ``gpu_memory_utilization`` or
             ``enable_sleep_mode``.
     """
 
-    def __init__(self, model: str | Path, stop: frozenset[int], *, decode: Decode | None = None, **options: Any):
-        self.stop, self._decode = stop, decode
+    def __init__(
+        self,
+        model: str | Path,
+        stop: frozenset[int],
+        *,
+        decode: Decode | None = None,
+        eyes: Eyes | None = None,
+        **options: Any,
+    ):
+        self.stop, self._decode, self._eyes = stop, decode, eyes
         self.model, self._adapts = Path(model), bool(options.get("enable_lora"))
         self._adapter: LoRARequest | None = None
         self._adapters = tempfile.TemporaryDirectory(prefix="rollenv-adapters-")
@@ -256,8 +271,10 @@ class VLLMEngine:
                         request.response = Response()
                     request.id, request.sent = str(next(self._names)), len(request.response.ids)
                 refused, outputs = await self._in_thread(self._step, self._take_aborted(), new)
-                for request, reason in refused:
-                    self._end(request, UsageError(f"vLLM refused a request: {reason}"))
+                for request, error in refused:
+                    own = isinstance(error, RollenvError)
+                    why = f"vLLM refused a request: {type(error).__name__}: {error}"
+                    self._end(request, error if own else UsageError(why))
                 self._take(outputs)
         except Exception as error:
             self._fail(f"vLLM failed with {type(error).__name__}: {error}; start a new engine")
@@ -271,6 +288,14 @@ class VLLMEngine:
             if request is None:  # cancelled during the step
                 continue
             completion, response = output.outputs[0], request.response
+            expected = len(request.prompt) + request.sent
+            if self._eyes and output.prompt_token_ids and len(output.prompt_token_ids) != expected:
+                shown = ", ".join({repr(numbered(token)) for token in request.prompt if is_picture_token(token)})
+                found = len(output.prompt_token_ids)
+                why = f"vLLM makes {found} tokens of a prompt that has {expected} here, with {shown}"
+                self._aborted.append(request.id)
+                self._end(request, UsageError(f"{why}: give it the processor's settings of the model's folder"))
+                continue
             if not response.ids:
                 self.stats.prompted += len(request.prompt)
                 self.stats.reused += output.num_cached_tokens or 0
@@ -311,16 +336,16 @@ class VLLMEngine:
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
-    def _step(self, aborted: list[str], new: Sequence[_Request]) -> tuple[list[tuple[_Request, str]], list[Any]]:
+    def _step(self, aborted: list[str], new: Sequence[_Request]) -> tuple[list[tuple[_Request, Exception]], list[Any]]:
         """Run a step of vLLM and return the refused new requests with reasons, and the outputs."""
         self._llm.abort_request(aborted)
         refused = []
         for request in new:
             try:
-                tokens = {"prompt_token_ids": [*request.prompt, *request.response.ids]}
+                tokens = seen_prompt((*request.prompt, *request.response.ids), self._eyes)
                 self._llm.add_request(request.id, tokens, self._parameters(request), lora_request=self._adapter)
             except Exception as error:  # a bad grammar raises anything
-                refused.append((request, f"{type(error).__name__}: {error}"))
+                refused.append((request, error))
         return refused, self._llm.step() if self._llm.has_unfinished_requests() else []
 
     def _parameters(self, request: _Request) -> Any:
@@ -371,10 +396,38 @@ class VLLMEngine:
         self._adapter = adapter
         if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise EngineFailed("vLLM still holds cached prefixes of the old weights")
+        if self._eyes:
+            self._llm.reset_encoder_cache()  # features of pictures
 
     def _take_aborted(self) -> list[str]:
         aborted, self._aborted = self._aborted, []
         return aborted
+
+
+def seen_prompt(ids: Ids, eyes: Eyes | None) -> dict[str, Any]:
+    """Return a prompt as vLLM takes it: one token for each picture, which it expands, and the pictures.
+
+    Raises:
+        UsageError: the model does not see, or is of a family whose pictures are more than a run of one token.
+        AgentFailed: the model has sampled the token of pictures, which vLLM takes for one.
+    """
+    if eyes is None or not any(map(is_picture_token, ids)):
+        if any(map(is_picture_token, ids)):
+            raise UsageError("this model reads texts only, as far as rollenv knows")
+        return {"prompt_token_ids": list(ids)}
+    if not eyes.family.plain.strip("{}"):
+        raise UsageError(f"vLLM gets no pictures of models like {eyes.family.processor}: play it locally (local:MODEL)")
+    shown, images, at = list[int](), list[Any](), 0
+    while at < len(ids):
+        count = 1
+        if is_picture_token(ids[at]):
+            count = eyes.count(numbered(ids[at]))
+            images.append(pil(numbered(ids[at])))
+        elif ids[at] == eyes.token:
+            raise AgentFailed("the model has sampled the token of pictures, which vLLM takes for one")
+        shown.append(eyes.token if is_picture_token(ids[at]) else ids[at])
+        at += count
+    return {"prompt_token_ids": shown, "multi_modal_data": {"image": images}}
 
 
 def _load(model: str, options: dict[str, Any]) -> LLMEngine:

@@ -35,6 +35,7 @@ from rollenv.agents.engines.base import (
 )
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
+from rollenv.core.pictures import is_picture_token
 from rollenv.core.proxies import without_proxy
 
 with extra("train", "Playing with a vLLM server"):
@@ -129,6 +130,11 @@ class ServerEngine:
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
         """Sample a response (see :class:`rollenv.agents.engines.base.Engine`)."""
         prompt, limit = room_for(prompt, sampling, self.max_context, decodes=self._decode is not None)
+        if any(map(is_picture_token, prompt)):
+            raise UsageError(
+                f"a {self.kind} server takes no pictures beside token ids: play it as an endpoint (chat:MODEL), or the "
+                "model in this process (local:MODEL, vllm:MODEL)"
+            )
         request = _Request(prompt, sampling, limit, random.Random(rng.getrandbits(48)))
         self._live.append(request)
         try:

@@ -31,6 +31,8 @@ from rollenv.core.tools.calls import call_instructions, find_calls
 
 #: Maximum number of cached conversations of a session; others are rebuilt from the tree.
 _KEPT = 32
+#: Maximum number of images of a request, which are decoded and measured one by one.
+_MOST_IMAGES = 500
 _CALL_NAME = re.compile(r'"(?:name|tool_name|function_name)"\s*:\s*"([^"\\]{1,200})"')
 
 
@@ -76,10 +78,13 @@ class PolicyModel:
         Raises:
             GatewayError: the model reads texts only, or an image cannot be read.
         """
-        if not any(message.images for message in request.messages):
+        shown = sum(len(message.images) for message in request.messages)
+        if not shown:
             return request
         if not self.sees:
             raise GatewayError("invalid", "the model reads no images; send text only")
+        if shown > _MOST_IMAGES:
+            raise GatewayError("invalid", f"the request has {shown} images; at most {_MOST_IMAGES} are looked at")
         return dataclasses.replace(request, messages=tuple(map(_with_pictures, request.messages)))
 
     async def draw(self, session: GatewaySession, position: Position, request: ModelRequest) -> SampledAnswer:

@@ -461,15 +461,19 @@ class GatewaySession:
             for (i, m, p, v), seen in zip(runs, images, strict=True)
         ]
 
-    def chats(self, which: Iterable[Kind] = TRAINED) -> list[dict[str, Any]]:
-        """Return the longest chats of these kinds, for supervised training, as OpenAI's ``messages`` and ``tools``."""
+    def chats(self, which: Iterable[Kind] = TRAINED, *, data: bool = True) -> list[dict[str, Any]]:
+        """Return the longest chats of these kinds, for supervised training, as OpenAI's ``messages`` and ``tools``.
+
+        Args:
+            data: with the images' data; else their JSON forms.
+        """
         wanted, each = set(which), kinds(self.tree)
         parents = {node.parent for node in self.tree.nodes if each[node.number] in wanted}
         leaves = [n for n in self.tree.nodes if each[n.number] in wanted and n.number not in parents]
         chats = []
         for leaf in leaves:
             messages = [*(message for message, _ in self.tree.chat(leaf)), leaf.answer.message]
-            chat: dict[str, Any] = {"messages": [as_openai(message) for message in messages]}
+            chat: dict[str, Any] = {"messages": [as_openai(message, data=data) for message in messages]}
             if tools := self.tree.tools[leaf.tools]:
                 chat["tools"] = [{"type": "function", "function": tool["function"]} for tool in tools]
             chats.append(chat)

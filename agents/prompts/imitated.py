@@ -13,11 +13,16 @@ from rollenv.agents.prompts.chat_format import THOUGHT, ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.template import Message
 from rollenv.core.errors import UsageError
+from rollenv.core.picture_forms import WORD
+from rollenv.core.pictures import MARK, Picture
 from rollenv.core.tools.calls import call_instructions
 
 
 def imitated_answers(
-    chat_format: ChatFormat, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] = ()
+    chat_format: ChatFormat,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[dict[str, Any]] = (),
+    images: Mapping[str, Picture] = {},
 ) -> Iterator[tuple[Ids, Ids, float]]:
     """Yield prompt, answer and loss weight of each assistant message, as tokens.
 
@@ -27,6 +32,7 @@ def imitated_answers(
     Args:
         messages: of OpenAI's shape; an assistant message with ``weight`` 0, or ``train`` false, is only read.
         tools: OpenAI's schemas, for the chat template.
+        images: pictures by their hashes, for contents with parts that name them (``Picture.as_json``).
 
     Raises:
         UsageError: a message is not of that shape, or out of order; or the template refuses it.
@@ -40,7 +46,7 @@ def imitated_answers(
     asked = False
     for number, message in enumerate(messages[len(system) :], len(system) + 1):
         if message["role"] != "assistant":
-            chat.extend([_given(chat_format, message, number)])
+            chat.extend([_given(chat_format, message, number, images)])
             asked = True
             continue
         if not asked:
@@ -61,12 +67,18 @@ def _weight(message: Mapping[str, Any], number: int) -> float:
     return float(weight)
 
 
-def _given(chat_format: ChatFormat, message: Mapping[str, Any], number: int) -> Message:
+def _given(chat_format: ChatFormat, message: Mapping[str, Any], number: int, images: Mapping[str, Picture]) -> Message:
     """Build a message that is only read."""
-    text = _text(message, number)
+    parts = message.get("content")
+    seen = [images.get(str(part.get("sha256"))) for part in parts or () if isinstance(part, dict)] if images else []
+    shown = [image for image in seen if image]
+    if shown and isinstance(parts, list):
+        texts = (str(part.get("text", "")).replace(MARK, WORD) if "text" in part else MARK for part in parts)
+        message = {**message, "content": "".join(texts)}
+    built = chat_format.message(message["role"], _text(message, number), shown)
     if message["role"] == "tool":
-        return chat_format.result_message(text, str(message.get("tool_call_id") or ""))
-    return chat_format.message(message["role"], text)
+        return {**chat_format.result_message("", str(message.get("tool_call_id") or "")), "content": built["content"]}
+    return built
 
 
 def _answer(chat_format: ChatFormat, message: Mapping[str, Any], number: int) -> Message:

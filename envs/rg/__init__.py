@@ -48,7 +48,7 @@ def register_family() -> None:
     for name in NAMES:
         register(
             f"rg:{name}",
-            f"rollenv.envs.rg.env:{'MazeEnv' if name == 'maze' else 'ReasoningGymEnv'}",
+            "rollenv.envs.rg.env:ReasoningGymEnv",
             abilities=ABILITIES,
             needs=[Package("reasoning-gym", "envs")],
             # about 6 in 1,000 items have only tautologies as premises, and no answer scores 1

@@ -220,6 +220,8 @@ class ReasoningGymEnv(Env):
         self.dataset_seed = self.index = 0
         self.item: dict[str, Any] = {}
         self.scorer_errors = 0
+        if name == "maze":
+            self.picture, self.picture_words = pictures.maze, pictures.MAZE_WORDS
         if seed is not None:
             self.seed_stream(seed)
 
@@ -293,13 +295,6 @@ class ReasoningGymEnv(Env):
 # -- data sets -------------------------------------------------------------------------------------------------------
 
 Source = tuple[str, int, int | None, str]
-
-
-class MazeEnv(ReasoningGymEnv):
-    """The data set of mazes, which can be drawn."""
-
-    picture = staticmethod(pictures.maze)
-    picture_words = pictures.MAZE_WORDS
 
 
 def _package() -> Any:

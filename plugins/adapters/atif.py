@@ -2,17 +2,22 @@
 
 The first observation is a step of the user; each turn is a step of the agent with the environment's next observation.
 Fields that ATIF lacks are stored under ``extra.rollenv``, so that a trajectory is read back unchanged. Other keys of
-``extra`` are ignored.
+``extra`` are ignored. Pictures are files ``pictures/SHA256.png`` beside the document.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
+from rollenv.core.picture_forms import WORD, bound, content
+from rollenv.core.pictures import MARK, Picture
 from rollenv.core.tools.calls import find_calls
+from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import from_plain, to_plain
 from rollenv.rollout.types import Task, Trajectory, Turn
 
@@ -27,6 +32,8 @@ _OF_TRAJECTORY = (
     "status", "success", "error", "failure", "final_view", "group", "member", "replays", "worker", "seconds",
     "agent_seconds", "metrics",
 )  # fmt: skip
+#: Fields with pictures, and the texts with their marks; stored there if there are pictures.
+_SEEN_IN_TURN, _SEEN_AT_END = ("observation", "images", "prompt_images"), ("final_observation", "final_images")
 
 
 def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", session: str = "") -> Json:
@@ -39,12 +46,11 @@ def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", 
     from rollenv import __version__
 
     turns = trajectory.turns
-    first = turns[0].observation if turns else trajectory.final_observation
-    steps: list[Json] = [{"step_id": 1, "source": "user", "message": first}]
-    for i, turn in enumerate(turns):
-        after = turns[i + 1].observation if i + 1 < len(turns) else trajectory.final_observation
-        steps.append(_step(turn, i + 2, after))
-    plain = to_plain(trajectory)
+    shown = [_content(turn.observation, turn.images) for turn in turns]
+    shown.append(_content(trajectory.final_observation, trajectory.final_images))
+    steps: list[Json] = [{"step_id": 1, "source": "user", "message": shown[0]}]
+    steps += [_step(turn, i, after) for i, (turn, after) in enumerate(zip(turns, shown[1:], strict=True), 2)]
+    plain = to_plain(replace(trajectory, turns=[]), _NAMES)
     about: Json = {"name": agent, "version": __version__}
     return {
         "schema_version": VERSION,
@@ -58,12 +64,43 @@ def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", 
             "total_steps": len(steps),
             "extra": {"reward": trajectory.reward, "success": trajectory.success},
         },
-        "extra": {_OURS: {"task": plain["task"], **{name: plain[name] for name in _OF_TRAJECTORY}}},
+        "extra": {_OURS: {"task": plain["task"], **_kept(plain, _OF_TRAJECTORY, _SEEN_AT_END)}},
     }
 
 
-def _step(turn: Turn, number: int, after: str) -> Json:
-    plain = to_plain(turn)
+class _Names(PictureFiles):
+    """Names pictures by their hashes, without writing them."""
+
+    def save(self, image: Picture) -> Json:
+        return image.as_json(data=False)
+
+
+_NAMES = _Names(Path())
+
+
+def _content(text: str, images: Sequence[Picture]) -> str | list[Json]:
+    """Return an observation as ATIF's content."""
+    if text.count(MARK) not in (0, len(images)):  # some are in what stands around it
+        text = text.replace(MARK, WORD) if images else text
+    parts = content("stored", bound(text, images), images)
+    if isinstance(parts, str):
+        return text
+    source = {"media_type": "image/png"}
+    return [
+        part if part["type"] == "text"
+        else {"type": "image", "source": {**source, "path": f"pictures/{part['sha256']}.png"}}
+        for part in parts
+    ]  # fmt: skip
+
+
+def _kept(plain: Json, names: Sequence[str], seen: Sequence[str]) -> Json:
+    """Return rollenv's own fields, and those with pictures if there are any."""
+    shown = any(plain[name] for name in seen if name.endswith("images"))
+    return {name: plain[name] for name in (*names, *(seen if shown else ()))}
+
+
+def _step(turn: Turn, number: int, after: str | list[Json]) -> Json:
+    plain = to_plain(turn, _NAMES)
     step: Json = {"step_id": number, "source": "agent", "message": turn.raw or turn.text}
     calls = [call for call in find_calls(turn.text)[0] if not call.problem]
     ids = [f"call_{number}_{i}" for i in range(1, len(calls) + 1)]
@@ -82,15 +119,21 @@ def _step(turn: Turn, number: int, after: str) -> Json:
             "completion_token_ids": list(turn.response_ids),
             "logprobs": list(turn.logprobs),
         }
-    step["extra"] = {_OURS: {name: plain[name] for name in _OF_TURN}}
+    step["extra"] = {_OURS: _kept(plain, _OF_TURN, _SEEN_IN_TURN)}
     return step
 
 
-def from_atif(data: Json) -> Trajectory:
+def from_atif(data: Json, folder: str | Path = "") -> Trajectory:
     """Convert an ATIF document to a trajectory. Only documents of rollenv are restored completely.
 
     Each step of the agent becomes a turn; its action is the step's message, or its tool calls if that is empty.
-    Messages of the user and the system become part of the next observation.
+    Messages of the user and the system become part of the next observation. Pictures of others are left out.
+
+    Args:
+        folder: the document's, which has the pictures.
+
+    Raises:
+        StorageError: a picture is missing.
     """
     if not isinstance(data, dict) or not str(data.get("schema_version", "")).startswith("ATIF-v1."):
         version = data.get("schema_version") if isinstance(data, dict) else data
@@ -100,7 +143,7 @@ def from_atif(data: Json) -> Trajectory:
         raise UsageError("this ATIF document has no list of steps")
     extra = _table(_table(data, "extra"), _OURS)
     task = from_plain(Task, extra["task"]) if "task" in extra else Task("atif:unknown", 0)
-    known = {name: extra[name] for name in _OF_TRAJECTORY if name in extra}
+    known = {name: extra[name] for name in (*_OF_TRAJECTORY, "final_images") if name in extra}
     plain = to_plain(Trajectory(task, status="terminated")) | known
     observed: list[str] = []
     plain["turns"] = []
@@ -114,8 +157,8 @@ def from_atif(data: Json) -> Trajectory:
         if not isinstance(results, list) or not all(isinstance(each, dict) for each in results):
             raise UsageError("this ATIF document has an observation whose results are not a list of objects")
         observed += [_text(each.get("content")) for each in results]
-    plain["final_observation"] = "\n".join(observed)
-    return from_plain(Trajectory, plain)
+    plain["final_observation"] = extra.get("final_observation", "\n".join(observed))
+    return from_plain(Trajectory, plain, files=PictureFiles(Path(folder)))
 
 
 def _turn(step: Json, observation: str) -> Json:
@@ -133,7 +176,7 @@ def _turn(step: Json, observation: str) -> Json:
         "text": text,
         "observation": observation,
     }
-    return turn | {name: extra[name] for name in _OF_TURN if name in extra}
+    return turn | {name: extra[name] for name in (*_OF_TURN, *_SEEN_IN_TURN) if name in extra}
 
 
 def _table(data: Json, name: str) -> Json:
@@ -158,7 +201,7 @@ def save_atif(trajectory: Trajectory, path: str | Path, **about: str) -> None:
     """Write a trajectory as a JSON file.
 
     Args:
-        path: file to write; an existing one is overwritten.
+        path: file to write; an existing one is overwritten. Pictures are written beside it.
 
     Raises:
         UsageError: a number is not finite, which JSON cannot represent.
@@ -167,6 +210,7 @@ def save_atif(trajectory: Trajectory, path: str | Path, **about: str) -> None:
         text = json.dumps(to_atif(trajectory, **about), ensure_ascii=False, indent=1, allow_nan=False)
     except ValueError as error:
         raise UsageError(f"{path}: a reward, a log-probability or a metric is not finite: {error}") from error
+    to_plain(trajectory, PictureFiles(Path(path).parent))
     # Lone surrogates, as in undecodable output, become JSON escapes.
     Path(path).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
@@ -177,4 +221,4 @@ def load_atif(path: str | Path) -> Trajectory:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
-    return from_atif(data)
+    return from_atif(data, Path(path).parent)

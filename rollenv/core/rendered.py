@@ -56,9 +56,7 @@ class BoardImages(Wrapper):
         if images not in ("only", "also"):
             raise UsageError(f"{env}: images must be 'only' (instead of the board's text) or 'also', not {images!r}")
         if env.picture is None:
-            raise UsageError(
-                f"{env} has no board to draw, so it takes no images={images!r}; `rollenv list` shows others"
-            )
+            raise UsageError(f"{env} has no board to draw, so it takes no images={images!r}")
         pixels("", tile)  # refuses a wrong size
         super().__init__(env)
         self.images, self.tile = images, tile

@@ -7,11 +7,15 @@ import shlex
 import signal
 
 import pytest
-from test_gateway import scripted
+from seeing import seeing
+from test_gateway import ScriptEngine, scripted
 
 import rollenv
+from rollenv.agents.engine_agent import EngineAgent
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.session import Caps
 from rollenv.agents.harness.agent import HarnessAgent, TrainedHarnessAgent
+from rollenv.core.pictures import is_picture_token, numbered
 from rollenv.core.tools.calls import write_calls
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
@@ -53,9 +57,9 @@ def command():
     return " && ".join(oracle)
 
 
-def play(agent, workers="inline", env=ENV):
+def play(agent, workers="inline", env=ENV, **kwargs):
     with make_workers(workers) as places, RolloutManager(agent, places) as manager:
-        (played,) = manager.play([Trajectory(Task(env, SEED))])
+        (played,) = manager.play([Trajectory(Task(env, SEED, kwargs))])
     agent.gateway.close()
     return played
 
@@ -183,6 +187,35 @@ def test_an_environment_without_a_machine_is_played_over_mcp(moves):
     assert [turn.prompt_ids for turn in played.turns] == agent.engine.prompts
     assert len(trajectory_samples(played)) == 1
     assert [node["turn"] for node in played.record["nodes"]] == list(range(len(moves)))
+
+
+#: Shows the model the contents of its tools' results, with pictures.
+SEEING_PLAYER = PLAYER.replace(
+    'done["content"][0]["text"]',
+    """[
+        {"type": "text", "text": part["text"]} if part["type"] == "text" else
+        {"type": "image_url", "image_url": {"url": "data:" + part["mimeType"] + ";base64," + part["data"]}}
+        for part in done["content"]]""",
+)
+
+
+def test_a_harness_plays_a_visual_environment_with_a_model_that_sees(moves):
+    tokenizer = seeing().tokenizer
+    said = [write_calls([("look", {})]), *(write_calls([("step", {"action": action})]) for action in moves)]
+    agent = EngineAgent(ScriptEngine(tokenizer, said), tokenizer, sampling=Sampling(max_new_tokens=400))
+    harness = TrainedHarnessAgent(agent, "command:python3 -c " + shlex.quote(SEEING_PLAYER) + " {mcp_url}")
+    played = play(harness, env=ROOM, images="only")
+    assert (played.status, played.success) == ("terminated", True), played.error
+    with rollenv.make(ROOM, images="only") as env:
+        boards = [*env.reset(SEED)[1]["images"]]
+        boards += [image for action in moves[:-1] for image in env.step(action)[4]["images"]]
+    looked = dict.fromkeys(token for token in agent.engine.prompts[-1] if is_picture_token(token))
+    assert [numbered(token) for token in looked] == [*dict.fromkeys(boards)]
+    assert all(token in {image.number for image in played.turns[-1].prompt_images} for token in looked)
+    (sample,) = trajectory_samples(played)
+    assert sum(map(is_picture_token, sample.ids.tolist())) == sum(map(is_picture_token, agent.engine.prompts[-1]))
+    assert drift(played, [sample]) == 0
+    assert "base64" not in repr(played.record)
 
 
 def test_calls_of_one_answer_are_several_turns_and_the_end_of_the_program_is_a_limit(moves):

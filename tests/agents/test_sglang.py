@@ -96,6 +96,8 @@ def test_what_it_cannot_do_is_refused(folder, tmp_path):
         for narrow in ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}):
             with pytest.raises(UsageError, match="top_p"):
                 asyncio.run(draw(engine, **narrow))
+        with pytest.raises(UsageError, match="SGLang server takes no pictures"):
+            asyncio.run(engine.generate((5, 1 << 62 | 7), Sampling(), random.Random(0)))
         with pytest.raises(UsageError, match=r"player\.lora=merged"):
             engine.check_rank(4)
         with pytest.raises(UsageError, match="sleep"):

@@ -4,8 +4,11 @@ Not collected by itself: ``test_vllm.py`` runs it in an interpreter that has vLL
 """
 
 import asyncio
+import importlib.util
 import json
 import random
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.agents.vllm import VLLMAgent
+from rollenv.core.errors import MissingExtra
 
 PROMPT = StepPrompt("{state}", chat=False)
 BLOCK = 32
@@ -270,3 +274,76 @@ def test_the_agent_plays_what_the_local_agent_plays(loaded, engine, folder):
     two = asyncio.run(local.start(env, 1).act(observation, info))
     assert (one.prompt_ids, one.response_ids, one.text) == (two.prompt_ids, two.response_ids, two.text)
     assert one.logprobs == pytest.approx(two.logprobs, abs=1e-3)
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """The folder of a model that sees, with attention heads of a size that vLLM has for CPUs."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    pytest.importorskip("PIL")
+    folder = tmp_path_factory.mktemp("a model that sees")
+    import seeing
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32}.items():
+            patch.setitem(seeing._TEXT, name, value)
+        patch.setitem(seeing._ROPE, "mrope_section", [4, 6, 6])
+        patch.setitem(seeing._VISION, "hidden_size", 64)
+        seeing.seeing("qwen2_vl").save(folder)
+    return folder
+
+
+def sees():
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):  # a build for another torch
+        return False
+    return True
+
+
+def test_without_torchvision_a_model_that_sees_is_refused_in_a_line(seen, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: name != "torchvision" and found(name, *more))
+    with pytest.raises(MissingExtra, match="pip install torchvision"):
+        VLLMAgent.load(seen)
+
+
+@pytest.mark.skipif(not sees(), reason="vLLM's models that see need torchvision, of the same build as torch")
+def test_pictures_give_the_log_probabilities_of_the_trainer(seen):
+    from seeing import drawn
+
+    options = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1024}
+    agent = VLLMAgent.load(seen, None, Sampling(1.0, 6), **options)
+    turns = ("look <image> and <image>", [drawn(1), drawn(2, 112, 84)]), ("now <image>", [drawn(1)])
+
+    async def play():
+        session = agent.start(None, 0)
+        return [await session.act(text, {"images": images}) for text, images in turns]
+
+    async def before_and_after_an_update():
+        actions = [(action, score(model, [action.prompt_ids], [action.response_ids])) for action in await play()]
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight), alpha=0.02)
+        await agent.engine.update_weights(list(model.state_dict().items()))
+        return actions + [(each, score(model, [each.prompt_ids], [each.response_ids])) for each in await play()]
+
+    model = LocalAgent.load(seen).model
+    try:
+        scored = asyncio.run(before_and_after_an_update())
+        assert len(scored) == 4
+        for action, scores in scored:
+            assert action.logprobs == pytest.approx(scores.logprobs[0].tolist(), abs=1e-4)
+        assert scored[0][0].logprobs != scored[2][0].logprobs
+    finally:
+        agent.close()
+    few = {"mm_processor_kwargs": {"size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28}}}
+    agent = VLLMAgent.load(seen, None, Sampling(1.0, 6), **options, **few)
+    try:
+        with pytest.raises(UsageError, match=r"vLLM makes \d+ tokens of a prompt that has \d+ here, with <Picture"):
+            asyncio.run(play())
+    finally:
+        agent.close()

@@ -10,9 +10,11 @@ import datasets
 import pytest
 from typer.testing import CliRunner
 
+from rollenv.agents.base import RandomAgent
 from rollenv.agents.scripted import ReplayAgent
 from rollenv.cli.main import app
 from rollenv.core.errors import UsageError
+from rollenv.core.pictures import picture
 from rollenv.plugins.adapters.atif import from_atif
 from rollenv.rollout import RolloutManager, Task
 from rollenv.rollout.exports import export, format_of
@@ -210,3 +212,66 @@ def test_the_command_says_what_it_wrote(source, tmp_path):
     assert '"where": "reward == 1"' in (tmp_path / "out.chat.jsonl.card.md").read_text()
     assert format_of(to) == "chat"
     assert task_key(Task("a", 1)) == task_key(Task("a", 1, agent_seed=5))
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """Stored episodes of a visual id: two turns each."""
+    tasks = [Task("game:Sokoban-v0-tiny", seed, {"images": "also", "max_turns": 2}) for seed in (1, 2, 3)]
+    with RolloutManager(RandomAgent()) as manager:
+        groups = manager.collect(tasks, 1)
+    file = tmp_path / "seen episodes.jsonl"
+    storage.write(file, [t for group in groups for t in group])
+    return file, [t for group in groups for t in group]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("form", ["chat", "completions", "verl"])
+def test_pictures_have_a_column_and_places_in_messages(seen, form, suffix, tmp_path):
+    source, played = seen
+    to = tmp_path / "an export" / f"out.{form}{suffix}"
+    if (form, suffix) == ("verl", ".jsonl"):
+        pytest.skip("verl reads Parquet only")
+    card = export(source, to)
+    kind = "json" if suffix == ".jsonl" else "parquet"
+    rows = datasets.load_dataset(kind, data_files=str(to), cache_dir=str(tmp_path / "cache"))["train"]
+    assert card["files"][str(to)]["rows"] == len(rows) == (6 if form == "completions" else 3)
+    for row in rows:
+        messages = row["prompt"] if form == "completions" else row["messages"]
+        images = [
+            picture(each["bytes"]) if suffix == ".parquet" else picture((to.parent / each).read_bytes())
+            for each in row["images"]
+        ]
+        if form == "verl":
+            assert sum(m["content"].count("<image>") for m in messages) == len(images)
+        else:
+            assert sum(part["type"] == "image" for m in messages for part in m["content"]) == len(images)
+        owns = [[image for turn in t.turns for image in turn.images] for t in played]
+        assert any(images == own[: len(images)] for own in owns)
+        assert images
+
+
+def test_pairs_with_pictures_behind_an_answer_are_refused_in_a_line(seen, tmp_path):
+    _, played = seen
+    other = replace(played[0], turns=[replace(turn, text="left", reward=turn.reward + 1) for turn in played[0].turns])
+    storage.write(tmp_path / "two.jsonl", [played[0], other])
+    with pytest.raises(UsageError, match="pictures in their prompts only"):
+        export(tmp_path / "two.jsonl", tmp_path / "out.pairs.jsonl")
+
+
+def test_own_and_atif_keep_pictures(seen, tmp_path):
+    source, played = seen
+    export(source, tmp_path / "own" / "out.jsonl")
+    assert [t.turns[1].images for t in stored_episodes(tmp_path / "own" / "out.jsonl")] == [
+        t.turns[1].images for t in played
+    ]
+    export(source, tmp_path / "atif" / "out.atif.jsonl")
+    documents = lines(tmp_path / "atif" / "out.atif.jsonl")
+    assert "base64" not in json.dumps(documents)
+    restored = [from_atif(document, tmp_path / "atif") for document in documents]
+    assert [to_plain(t) for t in restored] == [to_plain(t) for t in played]
+    paths = {part["source"]["path"] for step in documents[0]["steps"] for part in step["message"] if "source" in part}
+    assert paths == {f"pictures/{image.sha256}.png" for image in played[0].turns[0].images}

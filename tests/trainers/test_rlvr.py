@@ -197,14 +197,14 @@ def test_demonstrated_conversations_read_like_the_template(chatting):
     end = chatting.tokenizer.eos_token_id
     for turn in several:
         ids = _chat_ids(chatting, turn.prompt, lambda text: (*chatting.tokenizer.encode(text), end))
-        messages = [{"role": role, "content": text} for role, text in (("system", "Be brief."), *turn.prompt)]
+        messages = [{"role": role, "content": text} for role, text, *_ in (("system", "Be brief."), *turn.prompt)]
         wanted = chatting.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         assert chatting.tokenizer.decode(ids) == wanted
 
 
 def test_a_conversation_that_does_not_fit_names_the_keys(chatting):
     with pytest.raises(UsageError, match=r"model.size.context.*model.warm_up.turns"):
-        _chat_ids(chatting, (("user", "3 + 4 " * 400),), chatting.tokenizer.encode)
+        _chat_ids(chatting, (("user", "3 + 4 " * 400, ()),), chatting.tokenizer.encode)
 
 
 class CallsPython(Wrapper):
@@ -224,7 +224,7 @@ def test_what_a_tool_says_is_the_tools_in_a_demonstration(chatting):
     scene = Scene("math:Arithmetic-v0-digit", wrappers=PYTHON)
     (shown,) = demonstrations([scene], chatting.prompt, episodes=2, noise=0.0, wandering=0.0)
     assert [len(turn.prompt) for turn in shown] == [1, 3, 1, 3]
-    roles, texts = zip(*shown[1].prompt, strict=True)
+    roles, texts, _ = zip(*shown[1].prompt, strict=True)
     assert roles == ("user", "assistant", "tool")
     assert texts[2].split() == ["Code", "execution", "result:", shown[1].expert]
 

@@ -11,7 +11,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from rollenv.agents.gateway.messages import image_json
+from rollenv.core.errors import UsageError
 from rollenv.core.parsing import well_formed
+from rollenv.core.picture_forms import WORD, bound, content
+from rollenv.core.pictures import MARK, Picture, picture
 from rollenv.core.registry import spec
 from rollenv.core.tools.calls import find_calls
 from rollenv.rollout.records.stored import StoredEpisode
@@ -24,12 +28,31 @@ Json = dict[str, Any]
 def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     """Yield the chats of an episode with ``messages`` and, if it called functions, ``tools``.
 
-    An episode is one chat; a gateway's session is one for each of its lines. Arguments of calls are JSON text.
+    An episode is one chat; a gateway's session is one for each of its lines. Arguments of calls are JSON text. A
+    content with pictures is a list of parts, in which a picture is its JSON form without data (:func:`images_of`).
     """
     if episode.session is not None:
-        yield from map(_clean, episode.session.chats())
+        yield from map(_clean, episode.session.chats(data=False))
     elif episode.trajectory.turns:
         yield _clean(_chat(episode))
+
+
+def images_of(episode: StoredEpisode) -> dict[str, Picture]:
+    """Return the pictures of an episode by the hashes that name them.
+
+    Raises:
+        UsageError: an image that a gateway's client sent cannot be read.
+    """
+    t = episode.trajectory
+    shown = (image for turn in t.turns for image in (*turn.images, *turn.prompt_images))
+    found = {image.sha256: image for image in (*shown, *t.final_images)}
+    nodes = episode.session.tree.nodes if episode.session is not None else ()
+    for image in (image for node in nodes for message in node.context for image in message.images):
+        form = image_json(image)
+        if isinstance(form, str):
+            raise UsageError(f"an image is at {form:.100}, which is not fetched: leave its episode out with --where")
+        found[form["sha256"]] = picture(image)
+    return found
 
 
 def split_chat(chat: Json, at: int) -> tuple[Json, list[Json]]:
@@ -70,14 +93,19 @@ def _chat(episode: StoredEpisode) -> Json:
 
 def _results(turn: Turn, calls: list[Json]) -> list[Json]:
     """Return an observation as messages: the result of the last calls, or what the user says."""
+    text = turn.observation
+    if text.count(MARK) != len(turn.images):  # others are in what stands around it
+        text = text.replace(MARK, WORD) if turn.images else text
+    shown = bound(text, turn.images)
     if not calls:
-        return [{"role": "user", "content": turn.observation}]
-    parts = turn.observation.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
+        return [{"role": "user", "content": content("stored", shown, turn.images)}]
+    parts = shown.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
     texts = parts.split("\n</tool_response>\n<tool_response>\n")
     if len(texts) != len(calls):
-        texts = [turn.observation, *(len(calls) - 1) * [""]]
+        texts = [shown, *(len(calls) - 1) * [""]]
     return [
-        {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, texts, strict=True)
+        {"role": "tool", "tool_call_id": call["id"], "content": content("stored", text, turn.images)}
+        for call, text in zip(calls, texts, strict=True)
     ]
 
 

@@ -11,18 +11,21 @@ import math
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import require_extra
+from rollenv.core.picture_forms import WORD
+from rollenv.core.pictures import MARK, Picture
 from rollenv.core.plugins import entry_points, load
 from rollenv.core.tools.calls import call_instructions
-from rollenv.rollout.exports.chats import Json, chats_of, completions_of, split_chat
+from rollenv.rollout.exports.chats import Json, chats_of, completions_of, images_of, split_chat
 from rollenv.rollout.filters import preferred
 from rollenv.rollout.records import storage
+from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.stored import StoredEpisode, stored
 from rollenv.rollout.seats import own_view
 from rollenv.rollout.types import Task, Trajectory
@@ -37,6 +40,9 @@ EXPORTS = {
     "pairs": "TRL: prompt, chosen, rejected, margin",
     "verl": "verl: messages, tools, in Parquet",
 }
+
+#: The columns with messages.
+_CHATS = ("messages", "prompt", "completion", "chosen", "rejected")
 
 
 def format_of(to: Path, name: str = "") -> str:
@@ -134,7 +140,10 @@ def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Coun
         own = ((task_key(e.trajectory.task), e.trajectory) for e in episodes)
         storage.write(file, _distinct(own, lambda t: [turn.raw or turn.text for turn in t.turns], tally))
         return
-    rows: Iterable[Json] = _distinct(_rows(form, episodes), lambda row: row, tally)
+    images: dict[str, Picture] = {}
+    rows: Iterable[Json] = _distinct(_rows(form, episodes, images), lambda row: row, tally)
+    if form in EXPORTS:
+        rows = with_images(list(rows), images, form, file)
     if form == "verl":
         rows = _with_tools_of_verl(list(rows))
     elif form in EXPORTS:  # TRL reads functions as JSON text, too, which Arrow does not change
@@ -146,6 +155,9 @@ def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Coun
             return
         with open(file, "w", encoding="ascii") as out:
             out.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+        if form not in EXPORTS:  # which name their files
+            for image in images.values():
+                PictureFiles(file.parent).save(image)
     except UsageError:  # of the condition
         raise
     except (ValueError, TypeError) as error:
@@ -174,16 +186,56 @@ def _with_tools_of_verl(rows: list[Json]) -> list[Json]:
     return written
 
 
-def _rows(form: str, episodes: Iterable[StoredEpisode]) -> Iterator[tuple[str, Json]]:
-    """Yield the rows of a format with their tasks."""
+def _rows(form: str, episodes: Iterable[StoredEpisode], images: dict[str, Picture]) -> Iterator[tuple[str, Json]]:
+    """Yield the rows of a format with their tasks, and add their pictures to ``images``."""
+
+    def noted() -> Iterator[StoredEpisode]:
+        for episode in episodes:
+            images.update(images_of(episode))
+            yield episode
+
     if form == "pairs":
-        yield from _pairs(episodes)
+        yield from _pairs(noted())
         return
-    for episode in episodes:
+    for episode in noted():
         rows: Iterable[Json] = chats_of(episode) if form in EXPORTS else [load(GROUP, form)(episode.trajectory)]
         if form == "completions":
             rows = (row for chat in rows for row in completions_of(chat))
         yield from ((task_key(episode.trajectory.task), row) for row in rows)
+
+
+def with_images(rows: list[Json], images: Mapping[str, Picture], form: str, file: Path) -> list[Json]:
+    """Return rows whose pictures are in a column ``images``, in the order of their places in the messages.
+
+    A place is ``{"type": "image"}`` among the parts of a content; for verl, whose contents are texts, a mark. Where one
+    row has pictures, all contents are lists. The column has paths beside the file; in Parquet, the files' bytes.
+    """
+    if not images:
+        return rows
+    files, made = PictureFiles(file.parent), list[Json]()
+    for row in rows:
+        seen: list[Picture] = []
+
+        def shown(content: Any, seen: list[Picture] = seen) -> Any:
+            parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+            seen += (images[part["sha256"]] for part in parts if part["type"] == "image")
+            if form == "verl":
+                texts = (part["text"].replace(MARK, WORD) if part["type"] == "text" else MARK for part in parts)
+                return "".join(texts)
+            return [part if part["type"] == "text" else {"type": "image"} for part in parts]
+
+        chats = {name: chat for name, chat in row.items() if name in _CHATS}
+        new = {name: [m | {"content": shown(m["content"])} for m in chat] for name, chat in chats.items()}
+        if form == "pairs" and any(
+            part["type"] == "image" for name in ("chosen", "rejected") for m in new[name] for part in m["content"]
+        ):
+            raise UsageError("pairs have pictures in their prompts only: these episodes show some after an answer")
+        saved = [files.save(image) for image in seen] if file.suffix == ".jsonl" else []
+        column: list[Any] = [f"pictures/{each['sha256']}.png" for each in saved]
+        if file.suffix == ".parquet":
+            column = [{"bytes": image.png, "path": f"{image.sha256}.png"} for image in seen]
+        made.append(row | new | {"images": column})
+    return made
 
 
 def _pairs(episodes: Iterable[StoredEpisode]) -> Iterator[tuple[str, Json]]:

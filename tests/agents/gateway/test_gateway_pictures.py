@@ -133,10 +133,11 @@ URL = {"type": "image_url", "image_url": {"url": "https://127.0.0.1:9/a.png"}}
         ({"role": "user", "content": [{**URL, "image_url": {"url": "data:image/png;base64,eA=="}}]}, "cannot be read"),
         ({"role": "user", "content": [{**URL, "image_url": {"url": "data:image/png;base64,?"}}]}, "base64"),
         ({"role": "user", "content": [{**URL, "image_url": {"url": "data:text/plain,x"}}]}, "cannot be read"),
+        ({"role": "user", "content": parts("openai", *[A] * 501)}, "501 images"),
         ({"role": "system", "content": parts("openai", A)}, "users and tools"),
         ({"role": "assistant", "content": parts("openai", A)}, "users and tools"),
     ],
-    ids=["address", "bytes", "base64", "text", "system", "assistant"],
+    ids=["address", "bytes", "base64", "text", "many", "system", "assistant"],
 )
 def test_what_is_no_picture_is_refused_in_a_line(message, said):
     messages = [message, {"role": "user", "content": "hi"}]

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pickle
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -24,6 +25,7 @@ import rollenv
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import UnknownEnv, UsageError
+from rollenv.core.pictures import picture
 from rollenv.plugins.adapters import OVER, EpisodeFailed
 from rollenv.rollout.episode import Limits
 
@@ -372,3 +374,74 @@ def test_seconds_of_a_turn(tmp_path):
     out = trainer.rollout_func(prompts, trainer)
     took = time.perf_counter() - started
     print(f"{1000 * took / sum(out['env_turns']):.1f} ms a turn over {sum(out['env_turns'])} turns")
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+SEEN = {"images": "only", "max_turns": 3}
+
+
+def test_observations_with_pictures_are_parts_of_messages():
+    pytest.importorskip("PIL")
+    env, own = environment(SOKOBAN, **SEEN)(), rollenv.make(SOKOBAN, **SEEN)
+    for parts, images in (
+        (env.reset(seed=3), own.reset(3)[1]["images"]),
+        (env.step("right"), own.step("right")[4]["images"]),
+    ):
+        assert {part["type"] for part in parts} == {"text", "image"}
+        assert [picture(part["image"]).png for part in parts if part["type"] == "image"] == [i.png for i in images]
+
+
+def test_rollouts_refuse_pictures_in_a_line(tmp_path):
+    with pytest.raises(UsageError, match="reads texts only"):
+        trainer_of(tmp_path, Rollout(1), dataset(SOKOBAN, 8, **SEEN), max_steps=1).train()
+
+
+def test_training_with_tools_shows_pictures(tmp_path):
+    """A processor without its part for videos, which needs torchvision; all else is TRL's and transformers' own."""
+    pytest.importorskip("PIL")
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from seeing import processor, seeing
+
+    agent = seeing("qwen3_vl")
+    model, tokenizer = agent.model, agent.tokenizer
+    calls = [
+        f"<tool_call>\n{json.dumps({'name': 'step', 'arguments': {'action': move}})}\n</tool_call>"
+        for move in ("up", "down", "left", "right")
+    ]
+    tokenizer.add_tokens(calls)
+    model.resize_token_embeddings(len(tokenizer))
+    model.config.text_config.max_position_embeddings = 8192
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3_vl.jinja").read_text()
+    allowed = {*tokenizer.convert_tokens_to_ids(calls), tokenizer.eos_token_id}
+    patches, episodes = [], []
+
+    def looked(part, inputs, output):
+        if torch.is_grad_enabled():  # in the update
+            patches.append(len(inputs[0]))
+
+    model.model.visual.register_forward_hook(looked)
+
+    def told(environments, completions, **_):
+        episodes.extend(completions)
+        return [env.get_reward() or 0.0 for env in environments]
+
+    rows = {"prompt": [[{"role": "user", "content": "Play. "}]] * 4, "seed": [0, 1, 2, 3]}
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=processor(agent),
+        reward_funcs=told,
+        train_dataset=Dataset.from_dict(rows),
+        environment_factory=environment(SOKOBAN, **SEEN),
+        args=GRPOConfig(
+            output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", save_strategy="no", max_steps=1,
+            logging_steps=1, per_device_train_batch_size=4, num_generations=4, max_completion_length=3000,
+            max_tool_calling_iterations=2, learning_rate=1e-3,
+            generation_kwargs={"suppress_tokens": [i for i in range(len(tokenizer)) if i not in allowed]},
+        ),
+    )  # fmt: skip
+    trainer.train()
+    shown = [part for messages in episodes for m in messages if m["role"] == "tool" for part in m["content"]]
+    images = [part["image"] for part in shown if isinstance(part, dict) and part["type"] == "image"]
+    assert len(images) > 4
+    assert sum(patches) >= len(images) * (168 // 14) ** 2, "the update sees those of results, and of the task"
