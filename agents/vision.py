@@ -59,7 +59,6 @@ FAMILIES = {
     "qwen2_5_vl": PictureFamily("Qwen2_5_VLProcessor", "<|image_pad|>", _QWEN),
     "qwen3_vl": PictureFamily("Qwen3VLProcessor", "<|image_pad|>", _QWEN),
     "smolvlm": PictureFamily("SmolVLMProcessor", "<image>"),
-    "idefics3": PictureFamily("Idefics3Processor", "<image>"),
     "gemma3": PictureFamily("Gemma3Processor", "<start_of_image>", token="<image_soft_token>", mutual=True),
 }
 
@@ -124,10 +123,7 @@ class Eyes:
         }
         own = {name: getattr(tokenizer, name, None) or given for name, given in names.items()}
         # A whole processor cannot be made where torchvision is missing, which its part for videos needs.
-        self._settings = SimpleNamespace(
-            **{**own, "global_image_tag": own["global_image_token"], **(settings or {})},
-            image_processor=image_processor,
-        )
+        self._settings = SimpleNamespace(**{**own, **(settings or {})}, image_processor=image_processor)
         if tokenizer.convert_tokens_to_ids(self._settings.image_token) != self.token:
             raise UsageError(f"the tokenizer's {self._settings.image_token} has not the id {self.token} of the model's")
         if family.token:
@@ -161,6 +157,8 @@ class Eyes:
             Path(folder, name).write_text(text, encoding="utf-8")
         if not self.files:
             self.image_processor.save_pretrained(folder)
+            own = {name: value for name, value in vars(self._settings).items() if isinstance(value, int | str)}
+            Path(folder, FILES[1]).write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
 
     # -- tokens ------------------------------------------------------------------------------------------------------
 
@@ -274,18 +272,20 @@ class Eyes:
         return known
 
     def embedded(
-        self, model: PreTrainedModel, ids: Tensor, places: Tensor, known: dict[int, list[Tensor]] | None = None
+        self, model: PreTrainedModel, ids: Tensor, places: Tensor | None, known: dict[int, list[Tensor]] | None = None
     ) -> dict[str, Any]:
         """Return the arguments of a model's forward() for tokens with pictures, or for a part of them.
 
+        A model may have sampled the vocabulary's token for pictures. It is of none, and read as token 0.
+
         Args:
             ids: (rows, columns) token ids, of pictures too.
-            places: (rows, columns) of each token within its picture; -1 for texts.
+            places: (rows, columns) of each token within its picture, -1 for texts; None without pictures.
             known: features by picture, to look up and to add to.
         """
-        shown = places >= 0
-        if not shown.any():
-            return {"input_ids": ids}
+        texts = ids.masked_fill(ids == self.token, 0)
+        if places is None or not (shown := places >= 0).any():
+            return {"input_ids": texts}
         numbers, of = torch.unique(ids[shown], return_inverse=True)
         pictures = [numbered(number) for number in numbers.tolist()]
         features = {} if known is None else known
@@ -296,12 +296,10 @@ class Eyes:
         begins = (counts.cumsum(0) - counts).to(ids.device)
         index = begins[of] + places[shown]
         table = [torch.cat(level)[index] for level in zip(*(features[p.number] for p in pictures), strict=True)]
-        # The image token of the vocabulary is of no picture here: a model may have sampled it.
-        texts = torch.where(shown, 0, ids)
+        texts = texts.masked_fill(shown, 0)
         if len(table) > 1:  # Qwen3-VL adds features to the first layers too
-            real = torch.where(shown, self.token, texts.masked_fill(texts == self.token, 0))
             seen = SimpleNamespace(pooler_output=table[:1], deepstack_features=[[level] for level in table[1:]])
-            return {"input_ids": real, "mm_encoder_outputs": {"image": seen}}
+            return {"input_ids": texts.masked_fill(shown, self.token), "mm_encoder_outputs": {"image": seen}}
         embeddings = model.get_input_embeddings()(texts)
         own = table[0].to(embeddings)
         more = {"token_type_ids": shown.long()} if self.family.mutual else {}
@@ -365,7 +363,10 @@ def load_eyes(
         return None
     settings = json.loads(files.get("processor_config.json", "{}"))
     own = {name: value for name, value in settings.items() if isinstance(value, int | str)}
-    image_processor = AutoImageProcessor.from_pretrained(path, backend="pil", **how)
+    try:
+        image_processor = AutoImageProcessor.from_pretrained(path, backend="pil", **how)
+    except ImportError:  # without Pillow a model reads texts
+        return None
     return Eyes(family, image_processor, tokenizer, config, own, files)
 
 
@@ -394,9 +395,11 @@ def seen_rows(
         where: (rows or 1, longest) their positions, if there were no pictures.
     """
     eyes = eyes_of(model)
-    sights = [eyes.look(model, row) for row in rows] if eyes else []
-    if eyes is None or not any(sights):
+    if eyes is None:
         return {"input_ids": ids, "position_ids": where}
+    sights = [eyes.look(model, row) for row in rows]
+    if not any(sights):
+        return {**eyes.embedded(model, ids, None), "position_ids": where}
     lengths = [len(row) for row in rows]
     places, rope = joined(sights, lengths, lengths, ids.shape[1], where.expand(len(rows), -1))
     return {**eyes.embedded(model, ids, places, known), "position_ids": where if rope is None else rope}

@@ -56,7 +56,7 @@ def texts(ids: Sequence[int]) -> list[int]:
 
 
 def eyes_of(one: Any) -> Any:
-    """Return how a model or a tokenizer sees; None if it reads texts only."""
+    """Return the :class:`~rollenv.agents.vision.Eyes` of a model or a tokenizer; None if it reads texts only."""
     return getattr(one, "rollenv_eyes", None)
 
 

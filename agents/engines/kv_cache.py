@@ -194,7 +194,7 @@ class BatchCache:
         self, ids: torch.Tensor, last: torch.Tensor, rope: torch.Tensor, places: torch.Tensor | None = None
     ) -> torch.Tensor:
         inputs: dict[str, Any] = {"input_ids": ids}
-        if places is not None and self._eyes:
+        if self._eyes:
             inputs = self._eyes.embedded(self.model, ids, places, self.features)
             inputs.pop("token_type_ids", None)  # for a mask that is given here
         hidden = torch.arange(self._plan.longest, device=ids.device) > last[:, None, :, None]

@@ -133,15 +133,21 @@ def test_a_text_that_spells_a_mark_is_text():
     assert agent.model.config.image_token_id not in action.prompt_ids
 
 
-def test_a_sampled_image_token_is_no_picture():
-    agent = seeing()
+@pytest.mark.parametrize("family", FAMILY)
+def test_a_sampled_image_token_is_no_picture(family):
+    agent = seeing(family)
     token = agent.model.config.image_token_id
     talk = agent.conversation()
     talk.add("user", "see <image>", (A,))
-    prompt = (*talk.prompt(), token, 8)
-    answer = asyncio.run(agent.engine.generate(prompt, agent.sampling, random.Random(0)))
-    (scores,) = score(agent.model, [prompt], [tuple(answer.ids)]).logprobs
-    assert torch.allclose(scores, torch.tensor(answer.logprobs), atol=1e-4)
+    prompts = [(*talk.prompt(), token, 8), (7, token, 8)]
+    for prompt in prompts:
+        answer = asyncio.run(agent.engine.generate(prompt, agent.sampling, random.Random(0)))
+        again = asyncio.run(agent.engine.generate((*prompt, *answer.ids[:3], token), agent.sampling, random.Random(0)))
+        asked, said = [prompt, (*prompt, *answer.ids[:3], token)], [tuple(answer.ids), tuple(again.ids)]
+        scores = score(agent.model, [*asked, prompts[0]], [*said, (9,)])  # beside a picture
+        for row, expected in enumerate((answer, again)):
+            found = scores.logprobs[row][scores.mask[row].bool()]
+            assert torch.allclose(found, torch.tensor(expected.logprobs), atol=1e-4)
 
 
 def test_step_prompts_show_the_current_pictures_only():
@@ -188,8 +194,9 @@ def test_a_picture_larger_than_the_context_fills_it():
         play(agent, turn("<image>", drawn(4, 224, 224)))
 
 
-def test_a_saved_model_sees_the_same(tmp_path):
-    agent = seeing()
+@pytest.mark.parametrize("family", ["qwen2_vl", "smolvlm"])
+def test_a_saved_model_sees_the_same(tmp_path, family):
+    agent = seeing(family)
     (before,) = play(agent, turn("see <image>", A))
     agent.save(tmp_path)
     loaded = LocalAgent.load(tmp_path)

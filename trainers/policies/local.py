@@ -309,7 +309,7 @@ def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> tupl
 
     def read(ids: Tensor, places: Tensor | None, **how: Any) -> Tensor:
         eyes = eyes_of(model)
-        inputs = {"input_ids": ids} if eyes is None or places is None else eyes.embedded(model, ids, places)
+        inputs = eyes.embedded(model, ids, places) if eyes else {"input_ids": ids}
         last: Tensor = base(**inputs, use_cache=False, **how).last_hidden_state
         return last
 
