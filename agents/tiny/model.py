@@ -19,11 +19,11 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from rollenv.agents.engines.base import open_eyes
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.agents.vision import FAMILIES, Eyes
+from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
 
 END = "<|endoftext|>"
@@ -105,6 +105,9 @@ def picture_tokens(image: Picture, size: TinySize) -> int:
 
 def _seeing(shape: dict[str, Any], size: TinySize, tokenizer: Qwen2Tokenizer) -> PreTrainedModel:
     """Build a Qwen2-VL, and let its tokenizer see too."""
+    with extra("train", "A model that sees"):
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
     half = size.hidden // size.heads // 2
     sections = [half - 2 * (3 * half // 8), 3 * half // 8, 3 * half // 8]
     rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": sections}
