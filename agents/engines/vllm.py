@@ -411,12 +411,10 @@ def seen_prompt(ids: Ids, eyes: Eyes | None) -> dict[str, Any]:
         UsageError: the model does not see, or is of a family whose pictures are more than a run of one token.
         AgentFailed: the model has sampled the token of pictures, which vLLM takes for one.
     """
-    if eyes is None or not any(map(is_picture_token, ids)):
-        if any(map(is_picture_token, ids)):
-            raise UsageError("this model reads texts only, as far as rollenv knows")
+    if not any(map(is_picture_token, ids)):
         return {"prompt_token_ids": list(ids)}
-    if not eyes.family.plain.strip("{}"):
-        raise UsageError(f"vLLM gets no pictures of models like {eyes.family.processor}: play it locally (local:MODEL)")
+    if eyes is None or not eyes.family.plain.strip("{}"):
+        raise UsageError("vLLM gets pictures here for Qwen's vision models only: play others locally (local:MODEL)")
     shown, images, at = list[int](), list[Any](), 0
     while at < len(ids):
         count = 1

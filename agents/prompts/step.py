@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rollenv.agents.base import AgentFailed
 from rollenv.core.errors import UsageError
+from rollenv.core.picture_forms import bound, parts
 from rollenv.core.pictures import MARK, Picture
 
 FIELDS = ("instructions", "history", "observation", "state")
@@ -122,15 +123,10 @@ def placed(text: str, images: Sequence[Picture]) -> list[str | Picture]:
     Raises:
         AgentFailed: it has another number of marks.
     """
-    if not images:
-        return [text]
-    pieces = text.split(MARK) if MARK in text else [*[""] * len(images), text]
-    if len(pieces) != len(images) + 1:
-        raise AgentFailed(f"a prompt has {len(pieces) - 1} marks {MARK} for {len(images)} pictures")
-    parts: list[str | Picture] = [pieces[0]]
-    for image, piece in zip(images, pieces[1:], strict=True):
-        parts += [image, piece]
-    return [part for part in parts if part]
+    try:
+        return [part for part in parts(bound(text, images), images) if part]
+    except UsageError as error:
+        raise AgentFailed(str(error)) from error
 
 
 def unasked(examples: Examples, asked: str, *, chat: bool = False) -> Examples:

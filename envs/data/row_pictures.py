@@ -22,7 +22,8 @@ def cells_of(cell: Any) -> list[Any]:
     if isinstance(cell, np.ndarray) and cell.dtype == object:
         cell = cell.tolist()
     cells = list(cell) if isinstance(cell, list | tuple) else [cell]
-    return [_bare(each) for each in cells]
+    in_files = [isinstance(each, Mapping) and bool(each.keys() & {"bytes", "path"}) for each in cells]
+    return [(c.get("bytes") or c.get("path")) if of_file else c for c, of_file in zip(cells, in_files, strict=True)]
 
 
 def pictures_of(cell: Any, folder: Path | None) -> list[Picture]:
@@ -53,12 +54,6 @@ def key_of(cell: Any) -> str:
     return " ".join(
         hashlib.sha256(each).hexdigest() if isinstance(each, bytes) else str(each) for each in cells_of(cell)
     )
-
-
-def _bare(cell: Any) -> Any:
-    if isinstance(cell, Mapping) and cell.keys() & {"bytes", "path"}:
-        return cell.get("bytes") or cell.get("path")
-    return cell
 
 
 def _file(path: str | Path, folder: Path | None) -> bytes | str:

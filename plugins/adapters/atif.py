@@ -11,11 +11,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from rollenv.core.errors import UsageError
-from rollenv.core.picture_forms import WORD, bound, content
-from rollenv.core.pictures import MARK, Picture
+from rollenv.core.picture_forms import stored_content
+from rollenv.core.pictures import Picture
 from rollenv.core.tools.calls import find_calls
 from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import from_plain, to_plain
@@ -68,21 +69,13 @@ def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", 
     }
 
 
-class _Names(PictureFiles):
-    """Names pictures by their hashes, without writing them."""
-
-    def save(self, image: Picture) -> Json:
-        return image.as_json(data=False)
-
-
-_NAMES = _Names(Path())
+#: Names pictures by their hashes, without writing them.
+_NAMES: Any = SimpleNamespace(save=lambda image: image.as_json(data=False))
 
 
 def _content(text: str, images: Sequence[Picture]) -> str | list[Json]:
     """Return an observation as ATIF's content."""
-    if text.count(MARK) not in (0, len(images)):  # some are in what stands around it
-        text = text.replace(MARK, WORD) if images else text
-    parts = content("stored", bound(text, images), images)
+    parts = stored_content(text, images)
     if isinstance(parts, str):
         return text
     source = {"media_type": "image/png"}

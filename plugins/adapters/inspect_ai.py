@@ -41,7 +41,7 @@ with peer("inspect_ai", "0.3", "pip install 'inspect_ai==0.3.285'"):
     import anyio
     from inspect_ai import Task, task
     from inspect_ai.dataset import Sample
-    from inspect_ai.model import ChatMessageSystem, ChatMessageUser, ContentImage, ContentText
+    from inspect_ai.model import ChatMessageSystem, ChatMessageUser
     from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
     from inspect_ai.solver import Generate, Solver, TaskState, solver
     from inspect_ai.util import (
@@ -342,13 +342,13 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
         try:
             shown = await _run_in_thread(alone, episode.start, state.metadata["seed"])
             state.messages = [ChatMessageSystem(content=system)] if system else []
-            state.messages.append(ChatMessageUser(content=_content(episode, shown)))
+            state.messages.append(ChatMessageUser(content=episode.content("inspect", shown)))
             while not episode.over and episode.turns < max_turns:
                 state = await generate(state)
                 if state.completed:  # a limit of inspect's
                     break
                 shown, _ = await _run_in_thread(alone, episode.step, state.output.completion)
-                state.messages.append(ChatMessageUser(content=_content(episode, shown)))
+                state.messages.append(ChatMessageUser(content=episode.content("inspect", shown)))
                 success = bool(episode.info.get("success", False))
                 done = {"reward": episode.total, "success": success, "turns": episode.turns, "over": episode.over}
                 state.store.set(_KEY, done)
@@ -358,16 +358,6 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
         return state
 
     return solve
-
-
-def _content(episode: TextEpisode, shown: str) -> str | list[ContentText | ContentImage]:
-    parts = episode.content("openai", shown)
-    if isinstance(parts, str):
-        return parts
-    return [
-        ContentText(text=part["text"]) if part["type"] == "text" else ContentImage(image=part["image_url"]["url"])
-        for part in parts
-    ]
 
 
 @scorer(metrics={"reward": [mean(), stderr()], "success": [mean(), stderr()]})  # type: ignore[untyped-decorator]

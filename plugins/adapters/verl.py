@@ -106,7 +106,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             spent: dict[str, float] = {}
             with simple_timer("generate_sequences", spent):
                 output = await self.server_manager.generate(
-                    request_id=request, prompt_ids=ids, sampling_params=sampling_params, **_image_data(images)
+                    request_id=request, prompt_ids=ids, sampling_params=sampling_params, image_data=_pil(images)
                 )
             preempted = max(preempted, output.num_preempted if output.num_preempted is not None else -1)
             first = extra.get("min_global_steps")
@@ -163,10 +163,6 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
 def _pil(images: list[Picture]) -> list[Any] | None:
     """Return pictures as verl takes them; None for none."""
     return multi_modal_data(images)["image"] if images else None
-
-
-def _image_data(images: list[Picture]) -> dict[str, Any]:
-    return {"image_data": _pil(images)} if images else {}
 
 
 def _with(messages: list[Any], shown: str | list[Any]) -> list[dict[str, Any]]:

@@ -104,6 +104,7 @@ FORMS: dict[str, tuple[Callable[[str], Any], Callable[[Picture], Any]]] = {
     ),
     "mcp": (_text, lambda image: {"type": "image", "mimeType": "image/png", "data": _base64(image)}),
     "trl": (_text, lambda image: {"type": "image", "image": pil(image)}),
+    "inspect": (_text, lambda image: {"type": "image", "image": image.url}),
     "stored": (_text, lambda image: image.as_json(data=False)),
 }
 
@@ -130,6 +131,16 @@ def content(form: str, text: str, images: Iterable[Picture]) -> str | list[Any]:
     return contents(form, text, images) if len(parts(text, images)) > 1 else well_formed(text)
 
 
+def stored_content(text: str, images: Sequence[Picture]) -> str | list[Any]:
+    """Return the content of a stored observation in the form "stored".
+
+    Where it has not all marks of its pictures, which stand in texts around it, they are at its beginning.
+    """
+    if images and text.count(MARK) != len(images):
+        text = text.replace(MARK, WORD)
+    return content("stored", bound(text, images), images)
+
+
 def verl_agent(observation: str, images: Sequence[Picture], anchor: str = "") -> dict[str, Any]:
     """Return an observation of one picture as verl-agent's environments give it.
 
@@ -139,7 +150,7 @@ def verl_agent(observation: str, images: Sequence[Picture], anchor: str = "") ->
     if len(images) != 1:
         raise UsageError(f"an observation of verl-agent has one picture, not {len(images)}")
     pixels = images[0].array()
-    return {"text": marked(observation, images), "image": pixels, "anchor": anchor or pixels}
+    return {"text": observed(bound(observation, images), images)[0], "image": pixels, "anchor": anchor or pixels}
 
 
 def multi_modal_data(images: Sequence[Picture]) -> dict[str, Any]:
@@ -151,14 +162,5 @@ def vagen(observation: str, images: Sequence[Picture]) -> dict[str, Any]:
     """Return an observation as VAGEN's environments give it."""
     if not images:
         return {"obs_str": observation}
-    return {"obs_str": marked(observation, images), "multi_modal_input": {MARK: multi_modal_data(images)["image"]}}
-
-
-def marked(observation: str, images: Sequence[Picture]) -> str:
-    """Return an observation with a mark for each picture.
-
-    Raises:
-        UsageError: the numbers of marks and pictures differ.
-    """
-    bound(observation, images)
-    return observation if MARK in observation else MARK * len(images) + observation
+    text, shown = observed(bound(observation, images), images)
+    return {"obs_str": text, "multi_modal_input": {MARK: multi_modal_data(shown)["image"]}}

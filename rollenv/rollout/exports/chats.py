@@ -14,8 +14,8 @@ from typing import Any
 from rollenv.agents.gateway.messages import image_json
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import well_formed
-from rollenv.core.picture_forms import WORD, bound, content
-from rollenv.core.pictures import MARK, Picture, picture
+from rollenv.core.picture_forms import stored_content
+from rollenv.core.pictures import Picture, picture
 from rollenv.core.registry import spec
 from rollenv.core.tools.calls import find_calls
 from rollenv.rollout.records.stored import StoredEpisode
@@ -93,19 +93,14 @@ def _chat(episode: StoredEpisode) -> Json:
 
 def _results(turn: Turn, calls: list[Json]) -> list[Json]:
     """Return an observation as messages: the result of the last calls, or what the user says."""
-    text = turn.observation
-    if text.count(MARK) != len(turn.images):  # others are in what stands around it
-        text = text.replace(MARK, WORD) if turn.images else text
-    shown = bound(text, turn.images)
     if not calls:
-        return [{"role": "user", "content": content("stored", shown, turn.images)}]
-    parts = shown.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
-    texts = parts.split("\n</tool_response>\n<tool_response>\n")
-    if len(texts) != len(calls):
-        texts = [shown, *(len(calls) - 1) * [""]]
+        return [{"role": "user", "content": stored_content(turn.observation, turn.images)}]
+    parts = turn.observation.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
+    texts: list[Any] = parts.split("\n</tool_response>\n<tool_response>\n")
+    if turn.images or len(texts) != len(calls):
+        texts = [stored_content(parts if turn.images else turn.observation, turn.images), *(len(calls) - 1) * [""]]
     return [
-        {"role": "tool", "tool_call_id": call["id"], "content": content("stored", text, turn.images)}
-        for call, text in zip(calls, texts, strict=True)
+        {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, texts, strict=True)
     ]
 
 
