@@ -15,6 +15,7 @@ import numpy as np
 from common import IMAGES, ROOT, header, save, table
 from training_runs import STAGES, Picture, cost, draw, evaluations, interval, options, train_all
 
+from rollenv.agents.base import Agent, RandomAgent
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.core import pictures
@@ -40,9 +41,9 @@ def grey(width: int, height: int) -> pictures.Picture:
     return pictures.picture(np.full((height, width, 3), 128, dtype=np.uint8))
 
 
-def played(kind: type[LocalAgent], folder: Path, boards: int) -> str:
+def played(agent: Agent, boards: int = 300) -> str:
     config = load_config("visual_lake")
-    found = evaluate(kind.load(folder), config.env.id, config.eval.kwargs, n=boards, seed=_SEED)
+    found = evaluate(agent, config.env.id, config.eval.kwargs, n=boards, seed=_SEED)
     return f"{found.success:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
@@ -57,7 +58,7 @@ def speed(folder: Path) -> list[tuple[str, int, float]]:
         await asyncio.gather(*(agent.engine.generate(p, Sampling(max_new_tokens=2), random.Random(0)) for p in prompts))
 
     rows = []
-    for name, prompts in (("pictures", seeing), ("the same pictures again", seeing), ("texts", texts)):
+    for name, prompts in (("pictures", seeing), ("pictures processed before", seeing), ("texts", texts)):
         agent.engine.weights_changed()
         begin = time.perf_counter()
         asyncio.run(answer(prompts))
@@ -73,16 +74,17 @@ def main() -> None:
         for seed, run in enumerate(runs):
             before, *_, after = evaluations(run)
             folder = given.runs / f"{name}-{seed}"
-            blind = played(Blind, folder, 300)
+            blind = played(Blind.load(folder))
             stages = [cost(run, stage) for stage in STAGES.values()]
             rows.append(
-                (name, seed, interval(before), interval(after), played(LocalAgent, folder, 300), blind, *stages)
+                (name, seed, interval(before), interval(after), played(LocalAgent.load(folder)), blind, *stages)
             )
     draw(curves, Picture(IMAGES / "visual_curve.svg", "success on unseen boards", 0.9, 0.0))
     head = ("algorithm", "seed", "before RL (95 %)", "after RL (95 %)", "300 more boards", "the same, blind", *STAGES)
     note = (
         "A tiny Qwen2-VL on 4 x 4 lakes that it sees as pictures, 300 boards, sampled at temperature 1; blind: the "
-        "same model and boards, with grey pictures. Seconds on the clock (and of processor time).\n\n"
+        f"same model and boards, with grey pictures. Random moves: {played(RandomAgent())}. Seconds on the clock (and "
+        "of processor time); the warm-up is 1 where it was cached.\n\n"
     )
     first = given.runs / f"{given.algorithms[0]}-0"
     about = "\nPrompt tokens a second of the engine, with one answer token drawn and one more computed:\n\n"
