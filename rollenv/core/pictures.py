@@ -148,7 +148,9 @@ def pictures(info: Mapping[str, Any]) -> tuple[Picture, ...]:
     Raises:
         UsageError: ``info["images"]`` is not a list of what :func:`picture` converts.
     """
-    given = info.get("images") or ()
+    given = info.get("images")
+    if given is None:
+        return ()
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
         raise UsageError(f'info["images"] must be a list of pictures, not {type(given).__name__}')
     return tuple(map(picture, given))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rollenv.core.pictures import is_picture_token
 from rollenv.rollout.evaluate import Interval, mean_interval, summarise
 from rollenv.rollout.filters import differ
 from rollenv.rollout.types import Trajectory
@@ -146,7 +147,8 @@ def lengths(episodes: Sequence[Trajectory]) -> dict[str, Any]:
 def update_seconds(model: Any, episodes: Sequence[Trajectory], size: int) -> float | None:
     """Estimate the seconds of a forward and backward pass for one group, from one that is run here.
 
-    Common beginnings count once, as in an update. None without tokens, or without memory for gradients.
+    Common beginnings count once, as in an update; tokens of pictures count as texts. None without tokens, or without
+    memory for gradients.
 
     Args:
         size: episodes of the group.
@@ -166,7 +168,8 @@ def update_seconds(model: Any, episodes: Sequence[Trajectory], size: int) -> flo
     trees = [tree(np.array(ids, dtype=np.int64).tobytes() for ids in group)[0] for group in by_task.values()]
     tokens = sum(segment.end - segment.before for segments in trees for segment in segments) / len(episodes)
     longest = max(inputs, key=len)[:_MEASURED]
-    batch = torch.tensor([longest] * (_MEASURED // len(longest)), device=model.device)
+    known = [0 if is_picture_token(token) else token for token in longest]
+    batch = torch.tensor([known] * (_MEASURED // len(known)), device=model.device)
     began = time.perf_counter()
     try:
         with torch.enable_grad():

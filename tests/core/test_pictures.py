@@ -9,7 +9,7 @@ import pytest
 
 import rollenv
 from rollenv.core.errors import UsageError
-from rollenv.core.pictures import Picture, is_picture_token, numbered, picture, png_of
+from rollenv.core.pictures import Picture, is_picture_token, numbered, picture, pictures, png_of
 
 PIL = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -105,6 +105,12 @@ def test_large_pictures_are_refused_before_they_are_decoded():
     header[16:24] = (5000).to_bytes(4, "big") + (4000).to_bytes(4, "big")
     with pytest.raises(UsageError, match="5000x4000"):
         picture(bytes(header))
+
+
+@pytest.mark.parametrize("wrong", [np.stack([noise(), noise()]), noise(), "", {}])
+def test_pictures_are_a_list(wrong):
+    with pytest.raises(UsageError, match="must be a list of pictures"):
+        pictures({"images": wrong})
 
 
 class Seeing(rollenv.Env):

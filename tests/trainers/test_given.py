@@ -99,6 +99,13 @@ def test_a_row_of_no_known_shape_is_named(row):
         given_row(row, "rows.jsonl, row 3")
 
 
+@pytest.mark.parametrize("name", ["images", "image"])
+def test_pictures_of_a_row_are_not_left_out(name):
+    with pytest.raises(UsageError, match=r"^rows\.parquet, row 3: it has pictures"):
+        given_row({"messages": SAID, name: [{"bytes": b"x"}]}, "rows.parquet, row 3")
+    assert given_row({"messages": SAID, name: []}, "").chats == (SAID,)
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [

@@ -9,6 +9,7 @@ import pytest
 import torch
 from seeing import FAMILY, drawn, seeing
 
+from rollenv.probe.teach import update_seconds
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.experience import experience, micro_batches
 from rollenv.trainers.policies.critic import Critic
@@ -126,3 +127,8 @@ def test_checkpointed_layers_give_the_same_gradients():
     plain = gradient(LocalPolicy(agent.model, vision=True), data)
     again = gradient(LocalPolicy(agent.model, vision=True, gradient_checkpointing=True), data)
     assert all(torch.allclose(plain[name], again[name], atol=1e-5) for name in plain)
+
+
+def test_a_probe_estimates_an_update_of_episodes_with_pictures():
+    agent = seeing()
+    assert update_seconds(agent.model, [t for group in episodes(agent) for t in group.trajectories], 2) > 0

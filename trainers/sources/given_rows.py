@@ -61,6 +61,11 @@ def given_row(row: Row, where: str) -> GivenRow:
         UsageError: it has none of the known shapes.
     """
     try:
+        if any(row.get(name) for name in ("images", "image")):
+            raise UsageError(
+                "it has pictures, which rows of texts do not show a model: imitate stored episodes "
+                "(a run's folder, or `rollenv export` in the format own)"
+            )
         tools = [] if row.get("tools") in (None, "") else _json(row["tools"])
         if not isinstance(tools, list):
             raise UsageError("tools has to be a list of schemas")
