@@ -122,6 +122,8 @@ class Eyes:
             "global_image_token": "<global-img>",
         }
         own = {name: getattr(tokenizer, name, None) or given for name, given in names.items()}
+        if scale := getattr(config, "scale_factor", None):  # SmolVLM's and Idefics3's
+            own["image_seq_len"] = (config.vision_config.image_size // config.vision_config.patch_size // scale) ** 2
         # A whole processor cannot be made where torchvision is missing, which its part for videos needs.
         self._settings = SimpleNamespace(**{**own, **(settings or {})}, image_processor=image_processor)
         if tokenizer.convert_tokens_to_ids(self._settings.image_token) != self.token:

@@ -186,7 +186,7 @@ def _made(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = getattr(transformers, kind)(config).eval()
-    eyes = Eyes(FAMILIES[family], image_processor, tokenizer, config, {"image_seq_len": 4})
+    eyes = Eyes(FAMILIES[family], image_processor, tokenizer, config)
     open_eyes(eyes, model, tokenizer)
     return model, tokenizer
 
