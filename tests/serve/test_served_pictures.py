@@ -7,7 +7,6 @@ import os
 import signal
 from pathlib import Path
 
-import oddities
 import pytest
 from serving import patient
 from test_mcp import McpSession
@@ -15,6 +14,7 @@ from websockets.sync.client import connect
 
 import rollenv
 from rollenv.agents import OracleAgent
+from rollenv.core.env_spec import EnvSpec
 from rollenv.core.pictures import Picture, picture
 from rollenv.remote import protocol
 from rollenv.remote.address import parse
@@ -24,7 +24,7 @@ from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.workers.factory import make_workers
 
-assert oddities
+SEEN = {"images": "only", "is_slippery": False}
 MOVES = ["\\boxed{up}", "\\boxed{down}", "\\boxed{left}", "\\boxed{left}", "\\boxed{right}"]
 
 
@@ -116,7 +116,8 @@ def workers_of(pid):
 
 
 def at_home():
-    env = rollenv.make("test:Seen-v0")
+    """The environment test:Seen-v0 of the server, and its first result."""
+    env = EnvSpec("test:Seen-v0", "rollenv.envs.game.frozen_lake:FrozenLake", kwargs=SEEN).make()
     return env, env.reset(5)
 
 
