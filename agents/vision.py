@@ -1,4 +1,4 @@
-"""What a model that sees needs: the tokens of a picture, its features, and the positions of both."""
+"""Pictures for a model that sees: their tokens, features and positions."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _QWEN = "<|vision_start|>{}<|vision_end|>"
 
 @dataclass(frozen=True)
 class PictureFamily:
-    """How a family of models writes pictures."""
+    """The marks and the processor with which a family of models writes pictures."""
 
     processor: str
     """The class in transformers that expands the template's mark of a picture."""
     mark: str
-    """What chat templates write for a picture."""
+    """The text of chat templates for a picture."""
     plain: str = "{}"
-    """What is around it there."""
+    """The text around it there."""
     token: str = ""
     """The token that stands for a part of a picture, if it is not the mark."""
     mutual: bool = False
-    """Whether the tokens of a picture attend to those of it that follow."""
+    """True if the tokens of a picture attend to those of it that follow."""
 
 
 FAMILIES = {

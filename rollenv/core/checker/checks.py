@@ -24,10 +24,10 @@ import numpy as np
 
 from rollenv.core.checker.digests import NotApplicable, TwinProcess, digest, expect_same, play
 from rollenv.core.checker.players import check_players
+from rollenv.core.checker.results import expect_marks, expect_step
 from rollenv.core.env import Env, Wrapper
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Broken, EpisodeOver, Unsolvable, UsageError
-from rollenv.core.pictures import MARK, pictures
 from rollenv.core.registry import spec
 
 #: Texts that no agent should send but every environment must survive.
@@ -226,10 +226,10 @@ def check_types(subject: Subject) -> None:
             raise Broken(
                 f"reset() returned ({type(result[0]).__name__}, {type(result[1]).__name__}); return (str, dict)"
             )
-        _expect_marks(*result)
+        expect_marks(*result)
         for action in actions:
-            observation, _, terminated, truncated, info = _expect_step(env.step(action))
-            _expect_marks(observation, info)
+            observation, _, terminated, truncated, info = expect_step(env.step(action))
+            expect_marks(observation, info)
             if terminated and truncated:
                 raise Broken("a step was both terminated (the task ended) and truncated (a limit did); set one of them")
             if terminated or truncated:
@@ -237,30 +237,6 @@ def check_types(subject: Subject) -> None:
                     raise Broken(f"info['success'] is {info['success']!r}; make it a bool")
                 break
     env.close()
-
-
-def _expect_marks(observation: str, info: dict[str, Any]) -> None:
-    suffix = str(info.get("suffix", ""))
-    text = f"{info.get('prefix', '')}{observation}{'' if observation.endswith(suffix) else suffix}"
-    marks, images = text.count(MARK), pictures(info)
-    if marks not in (len(images), 0):
-        raise Broken(
-            f"an observation has {marks} marks {MARK} for {len(images)} pictures in info['images']; write one "
-            "for each, or none to put all before the text"
-        )
-
-
-def _expect_step(result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
-    if not (isinstance(result, tuple) and len(result) == 5):
-        raise Broken("step() must return (observation, reward, terminated, truncated, info)")
-    kinds = [type(x).__name__ for x in result]
-    if not isinstance(result[0], str) or not isinstance(result[4], dict):
-        raise Broken(f"step() returned types {kinds}; the observation must be a str and the info a dict")
-    if not isinstance(result[1], float | int) or isinstance(result[1], bool) or not np.isfinite(result[1]):
-        raise Broken(f"step() returned the reward {result[1]!r}; make it a finite float")
-    if type(result[2]) is not bool or type(result[3]) is not bool:
-        raise Broken(f"step() returned types {kinds}; terminated and truncated are plain bools")
-    return result
 
 
 def check_seeds(subject: Subject) -> None:
@@ -524,7 +500,7 @@ def check_hostile(subject: Subject) -> None:
     env.reset(0)
     for action in HOSTILE_ACTIONS:
         try:
-            result = _expect_step(env.step(action))
+            result = expect_step(env.step(action))
         except Broken:
             raise
         except Exception as error:
