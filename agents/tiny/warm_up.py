@@ -35,8 +35,8 @@ from rollenv.core.registry import spec
 #: ``report(stage, done, total, numbers)``, called on progress.
 Report = Callable[[str, int, int, dict[str, float]], None]
 
-#: Part of the cache key: increment it when a change here changes the result.
-_RECIPE_VERSION = 5
+#: Part of the cache key: increment it when a change here, or of an expert, changes the result.
+_RECIPE_VERSION = 6
 
 #: Muon's learning rate relative to AdamW's, tuned with the sokoban recipe.
 _MUON_LR = 3.3

@@ -129,22 +129,50 @@ class FrozenLake(GridGame):
     def oracle_action(self) -> str:
         """Return the move with the highest probability of reaching the goal in the remaining moves (value iteration).
 
-        If more moves than turns are left, the action holds several; each assumes that the one before did not slip.
+        Among equal moves it is the one with which the goal is reached sooner. If more moves than turns are left, the
+        action holds several; each is the best for where those before it may have led.
         """
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         turns = self.max_turns - self.turn
         moves = min(self.move_limit - self.actions, turns * self.actions_per_turn)
-        names, cell = [], self.player
+        names, cells = [], {self.player: 1.0}
         for left in range(moves, moves - -(-moves // turns), -1):
-            values = best_chances(self.size, self.holes, self.goal, self.success_rate, left - 1)
-            chances = [_chance(self.size, cell, d, self.success_rate, values) for d in range(4)]
-            direction = chances.index(max(chances))
+            direction = self._best_direction(cells, left - 1)
             names.append(self.directions[direction])
-            cell = neighbour(self.size, cell, direction)
-            if cell == self.goal or cell in self.holes:
+            cells = self._after(cells, direction)
+            if not cells:
                 break
         return self.format_action(*names)
+
+    def _best_direction(self, cells: Mapping[int, float], then: int) -> int:
+        """Return the best direction of a move with ``then`` moves after it; of equal ones, the best with fewer moves.
+
+        Without the second rule an expert with moves to spare would wait at the border.
+
+        Args:
+            cells: probabilities of where the player is.
+        """
+        best = [0, 1, 2, 3]
+        for values in reversed(best_chances(self.size, self.holes, self.goal, self.success_rate, then)):
+            chances = [
+                round(sum(p * _chance(self.size, cell, d, self.success_rate, values) for cell, p in cells.items()), 12)
+                for d in best
+            ]
+            best = [d for d, chance in zip(best, chances, strict=True) if chance == max(chances)]
+            if len(best) == 1:
+                break
+        return best[0]
+
+    def _after(self, cells: Mapping[int, float], direction: int) -> dict[int, float]:
+        """Return the probabilities of where the player is after a move, apart from the ends of the episode."""
+        after: dict[int, float] = {}
+        for cell, p in cells.items():
+            for share, d in _slides(direction, self.success_rate):
+                to = neighbour(self.size, cell, d)
+                if share and to != self.goal and to not in self.holes:
+                    after[to] = after.get(to, 0.0) + p * share
+        return after
 
     def state_key(self) -> str:
         return self.render()
@@ -166,16 +194,23 @@ def neighbour(size: int, cell: int, direction: int) -> int:
 
 def _chance(size: int, cell: int, direction: int, success_rate: float, values: tuple[float, ...]) -> float:
     """Return the expected value of a move that slides to either side with half of the remaining probability."""
+    return sum(share * values[neighbour(size, cell, d)] for share, d in _slides(direction, success_rate))
+
+
+def _slides(direction: int, success_rate: float) -> tuple[tuple[float, int], ...]:
+    """Return where a move goes, with probabilities."""
     aside = (1 - success_rate) / 2
-    shares = ((direction, success_rate), (direction - 1, aside), (direction + 1, aside))
-    return sum(share * values[neighbour(size, cell, d % 4)] for d, share in shares)
+    return (success_rate, direction), (aside, (direction - 1) % 4), (aside, (direction + 1) % 4)
 
 
-def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: float, moves: int) -> tuple[float, ...]:
+def best_chances(
+    size: int, holes: frozenset[int], goal: int, success_rate: float, moves: int
+) -> list[tuple[float, ...]]:
     """Compute the probability of reaching the goal under the best policy, by value iteration.
 
     Returns:
-        A probability for each of the ``size * size`` cells.
+        For 0, 1, ... ``moves`` moves, or up to the number from which on nothing changes, a probability for each of
+        the ``size * size`` cells.
     """
     table, lock = _table(size, holes, goal, success_rate)
     with lock:
@@ -189,7 +224,7 @@ def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: floa
                     for cell in range(size * size)
                 )
             )
-        return table[min(moves, len(table) - 1)]
+        return table[: moves + 1]
 
 
 @functools.lru_cache(maxsize=256)

@@ -140,7 +140,7 @@ def test_play_accepts_first_letters(rollenv_command):
 
 @pytest.mark.slow
 def test_check_is_green_for_what_comes_with_rollenv_and_red_for_what_is_broken(rollenv_command, tmp_path):
-    done = rollenv_command("check", "game:Sokoban-v0-tiny", "ragen:FrozenLake-v0", "-n", "2")
+    done = rollenv_command("check", "game:Sokoban-v0-tiny", "roll:FrozenLake-v0", "-n", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 environments" in done.stdout
     (tmp_path / "broken_env.py").write_text(

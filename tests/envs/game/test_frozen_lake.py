@@ -13,7 +13,7 @@ def test_the_goal_can_be_reached_round_the_holes():
         env.reset(seed)
         assert env.player not in env.holes
         assert env.goal not in env.holes | {env.player}
-        assert best_chances(4, env.holes, env.goal, 1.0, 10)[env.player] == 1.0
+        assert best_chances(4, env.holes, env.goal, 1.0, 10)[-1][env.player] == 1.0
 
 
 def test_starts_and_goals_vary():
@@ -71,9 +71,36 @@ def test_the_oracle_weighs_the_chance_of_sliding():
     assert env.oracle_action().startswith("<answer>up")
 
 
+@pytest.mark.parametrize("turns", [10, 40])
+def test_the_oracle_goes_a_shortest_way_on_firm_ice_with_moves_to_spare(turns):
+    env = rollenv.make("roll:FrozenLake-v0", size=6, is_slippery=False, max_turns=turns, max_actions=None)
+    for seed in range(30):
+        env.reset(seed)
+        chances = best_chances(6, env.holes, env.goal, 1.0, env.move_limit)
+        shortest = next(moves for moves, values in enumerate(chances) if values[env.player])
+        while not env.step(env.oracle_action())[2]:
+            pass
+        assert env.actions == shortest, env.render()
+
+
+def test_the_oracle_takes_a_move_of_the_highest_chance_on_slippery_ice():
+    """Then its success is the highest possible, whichever of equal moves it takes."""
+    env = rollenv.make("ragen:FrozenLake-v0", max_turns=12, max_actions=12, actions_per_turn=1, success_rate=0.6)
+    for seed in range(30):
+        env.reset(seed)
+        over = False
+        while not over:
+            *_, less, now = best_chances(4, env.holes, env.goal, 0.6, 12 - env.actions)
+            direction = env.directions.index(env.oracle_action().removeprefix("<answer>").removesuffix("</answer>"))
+            shares = {direction: 0.6, (direction - 1) % 4: 0.2, (direction + 1) % 4: 0.2}
+            chance = sum(share * less[neighbour(4, env.player, d)] for d, share in shares.items())
+            assert chance == pytest.approx(now[env.player])
+            over = any(env.step(env.format_action(env.directions[direction]))[2:4])
+
+
 @pytest.mark.parametrize("success_rate", [0.3, 0.8, 1.0])
 def test_best_chances_satisfy_their_own_recursion(success_rate):
-    values = [best_chances(4, frozenset({5, 10}), 15, success_rate, n) for n in range(12)]
+    values = best_chances(4, frozenset({5, 10}), 15, success_rate, 11)
     for cell in range(16):
         chances = [v[cell] for v in values]
         assert chances == sorted(chances), "more moves never hurt"
