@@ -183,10 +183,10 @@ def test_a_history_of_all_players_is_refused():
 
 
 class SometimesHangs(RandomAgent):
-    """Hangs in every eighth game."""
+    """Hangs in two of 64 games."""
 
     def start(self, env, seed):
-        return Broken("hangs").start(env, seed) if env.trajectory.task.seed % 8 == 3 else super().start(env, seed)
+        return Broken("hangs").start(env, seed) if env.trajectory.task.seed % 32 == 3 else super().start(env, seed)
 
 
 @pytest.mark.slow
@@ -208,8 +208,9 @@ def test_nothing_is_lost_when_workers_are_killed_and_a_seat_hangs():
         undisturbed = manager.play([Trajectory(task) for task in games])
     assert killed
     assert sum(t.replays for t in played) > 0
+    assert any(t.status == "failed" for t in played)
     for there, here in zip(played, undisturbed, strict=True):
-        if there.task.seed % 8 == 3 and len(here.turns) > 1:
+        if there.task.seed % 32 == 3 and len(here.turns) > 1:
             assert there.status == "failed"
             assert "seat 1 (SometimesHangs) did not answer" in there.error
         else:
