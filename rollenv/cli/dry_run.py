@@ -21,6 +21,7 @@ from rollenv.cli.common import console
 from rollenv.core.env import Env
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import pictures
+from rollenv.core.plugins import entry_points
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
 from rollenv.gguf import gguf_of
@@ -134,9 +135,9 @@ def blindness(config: TrainConfig) -> str:
     settings = model_plan(config).settings
     if config.model.path == "tiny" or settings is None:  # built for the environment, or not known yet
         return ""
-    from rollenv.agents.vision import FAMILIES, why_blind
+    from rollenv.agents.vision import GROUP, why_blind
 
-    return "" if settings.model_type in FAMILIES else why_blind(settings)
+    return "" if settings.model_type in entry_points(GROUP) else why_blind(settings)
 
 
 def _make_env(env: EnvConfig) -> Env:
