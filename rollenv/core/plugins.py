@@ -103,6 +103,7 @@ def at_line(error: BaseException) -> str:
     """Describe an exception by class, text and the line that raised it, unless that is rollenv's or Python's own."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     frames = traceback.extract_tb(error.__traceback__)
-    if frames and not isinstance(error, ImportError | SyntaxError | AttributeError):
+    own = str(Path(__file__).parents[1])
+    if frames and not isinstance(error, ImportError | SyntaxError) and not frames[-1].filename.startswith(own):
         text += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
     return text
