@@ -197,6 +197,12 @@ class Eyes:
         """Return the number of tokens that are this picture's, apart from marks around it."""
         return self.layout(picture)[1]
 
+    def patches(self, picture: Picture) -> float:
+        """Return the number of patches that the vision part reads of a picture."""
+        vision = self.config.vision_config
+        colours = 3 * np.prod(np.broadcast_to(vision.patch_size, 2)) * getattr(vision, "temporal_patch_size", 1)
+        return float(self.inputs(picture)["pixel_values"].numel() / colours)
+
     def tokens(self, picture: Picture, encode: Callable[[str], Sequence[int]]) -> Ids:
         """Return the tokens of a picture in a prompt without a chat template."""
         before, after = self._ids

@@ -14,9 +14,8 @@ from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import ChatReply, ChatToolCall
 from rollenv.agents.offered_tools import offered_tools
-from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.prompts.session import shown
+from rollenv.agents.prompts.session import refuse_pictures, shown
 from rollenv.agents.prompts.step import StepEpisode, as_chat, unasked
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, well_formed

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -180,6 +180,12 @@ def shown(observation: str, info: dict[str, Any]) -> str:
     prefix, suffix = str(info.get("prefix", "")), str(info.get("suffix", ""))
     text = "\n".join(part.removesuffix("\n") for part in (prefix, observation) if part)
     return text if observation.endswith(suffix) else f"{text}\n{suffix}"
+
+
+def refuse_pictures(info: Mapping[str, Any], who: str) -> None:
+    """Refuse an observation with pictures."""
+    if info.get("images"):
+        raise UsageError(f"the observation has pictures, which {who} cannot see: play it with a ChatAgent (chat:MODEL)")
 
 
 class ResponseText:
