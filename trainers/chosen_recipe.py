@@ -34,6 +34,9 @@ EPISODES, TURNS = 40, 60
 #: Shares of random actions, the largest first, and the minimum success rate at which groups of eight are informative.
 NOISES, ENOUGH = (0.85, 0.7, 0.5, 0.3, 0.1), 0.2
 
+#: The largest share where observations have pictures: with a larger one, imitation does not teach the model to see.
+_SEEING = 0.5
+
 #: Characters that the tiny model's warm-up reads at most, so that long texts do not take minutes.
 _TEXT = 12_000_000
 
@@ -200,7 +203,8 @@ def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, ExpertEp
                     f"the expert of {env_spec.id} raised {describe(error)}: fix the environment "
                     f"(`rollenv check {env_spec.id}` tests it), or use a pretrained model (model=PATH)"
                 ) from error
-            if played.success >= ENOUGH:
+            seeing = any(images for _, images in played.prompts)
+            if played.success >= ENOUGH and not (seeing and noise > _SEEING):
                 return noise, played
     raise UsageError(
         f"the expert of {env_spec.id} succeeds in {played.success:.0%} of {EPISODES} episodes of at most {TURNS} "

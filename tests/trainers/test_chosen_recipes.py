@@ -29,6 +29,11 @@ def test_settings_follow_the_texts_and_the_splits_of_the_id():
     assert longer.iterations == 3
 
 
+def test_a_model_that_has_to_see_imitates_fewer_random_actions():
+    words, seen = (load_config("game:Sokoban-v0-tiny", more) for more in ([], ["env.images=only"]))
+    assert 0 < seen.model.warm_up.noise < words.model.warm_up.noise
+
+
 def test_arguments_of_the_id_are_those_of_training_and_evaluation():
     config = load_config("game:Sokoban-v0-tiny", ["env.kwargs.max_turns=60"])
     assert config.env.kwargs == {"max_turns": 60, "split": "train"}
