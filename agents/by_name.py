@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rollenv.agents.base import Agent, ConstantAgent, NopAgent, OracleAgent, RandomAgent
 from rollenv.agents.scripted import ReplayAgent
-from rollenv.core.errors import UsageError
-from rollenv.core.plugins import function_at
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.plugins import at_line, function_at
 
 #: Agents whose names are a word.
 _PLAIN: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": OracleAgent, "nop": NopAgent}
@@ -33,7 +33,16 @@ def agent_named(name: str) -> Agent | None:
     if kind == "replay" and argument:
         return ReplayAgent.load(Path(os.path.expanduser(argument)))
     if argument and kind not in ("chat", "local", "vllm", "harness"):
-        agent: Agent = function_at(name, "the agent")()
+        make = function_at(name, "the agent")
+        try:
+            agent: Agent = make()
+        except RollenvError:
+            raise
+        except Exception as error:  # a constructor may raise anything
+            raise UsageError(
+                f"the agent {name!r} cannot be made: {at_line(error)}. Write a class, or a function that returns an "
+                "agent, which takes no arguments"
+            ) from error
         if not hasattr(agent, "start"):
             raise UsageError(
                 f"the agent {name!r} is {type(agent).__name__}, which has no start(): see rollenv.agents.Agent"

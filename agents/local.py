@@ -25,7 +25,7 @@ from rollenv.agents.prompts.session import (
     saved_format,
     stop_ids,
 )
-from rollenv.agents.prompts.step import as_text
+from rollenv.agents.prompts.step import StepEpisode, as_text
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
@@ -147,7 +147,7 @@ class LocalAgent(OwnsEngine, Agent):
         self.engine.weights_changed()
 
     def start(self, env: EnvHandle, seed: int) -> TokenSession:
-        play = self.prompt if isinstance(self.prompt, StepPrompt) else self.conversation()
+        play = StepEpisode(self.prompt) if isinstance(self.prompt, StepPrompt) else self.conversation()
         rng, number = random.Random(seed), next(self._sessions)
         return TokenSession(
             self.engine,

@@ -1,4 +1,8 @@
-"""Pictures for a model that sees: their tokens, features and positions."""
+"""Pictures for a model that sees: their tokens, features and positions, whatever its family.
+
+A family of models is a subclass of :class:`Eyes`, which a package names in the entry point group ``rollenv.vision``
+under transformers' ``model_type``. rollenv's own are in ``plugins/vision``.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-import transformers
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoImageProcessor
@@ -21,9 +23,13 @@ from transformers.utils import cached_file
 from rollenv.agents.engines.base import Ids, eyes_of
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture, numbered
+from rollenv.core.plugins import entry_points, load
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+#: The entry point group of families.
+GROUP = "rollenv.vision"
 
 #: The processor's files beside a model, kept with its checkpoints: they pin how pictures are resized.
 FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
@@ -34,33 +40,6 @@ _MOST_ARRANGEMENTS = 4096
 
 #: Names of the vision part's modules, with the projection to the language model.
 _VISION_PARTS = ("visual", "vision_tower", "vision_model", "connector", "multi_modal_projector")
-
-_QWEN = "<|vision_start|>{}<|vision_end|>"
-
-
-@dataclass(frozen=True)
-class PictureFamily:
-    """The marks and the processor with which a family of models writes pictures."""
-
-    processor: str
-    """The class in transformers that expands the template's mark of a picture."""
-    mark: str
-    """The text of chat templates for a picture."""
-    plain: str = "{}"
-    """The text around it there."""
-    token: str = ""
-    """The token that stands for a part of a picture, if it is not the mark."""
-    mutual: bool = False
-    """True if the tokens of a picture attend to those of it that follow."""
-
-
-FAMILIES = {
-    "qwen2_vl": PictureFamily("Qwen2VLProcessor", "<|image_pad|>", _QWEN),
-    "qwen2_5_vl": PictureFamily("Qwen2_5_VLProcessor", "<|image_pad|>", _QWEN),
-    "qwen3_vl": PictureFamily("Qwen3VLProcessor", "<|image_pad|>", _QWEN),
-    "smolvlm": PictureFamily("SmolVLMProcessor", "<image>"),
-    "gemma3": PictureFamily("Gemma3Processor", "<start_of_image>", token="<image_soft_token>", mutual=True),
-}
 
 
 @dataclass(slots=True)
@@ -94,60 +73,107 @@ class Sight:
 
 
 class Eyes:
-    """Pictures as tokens and features, as a model's own processor makes them.
+    """Pictures as tokens and features, as a model's own processor makes them. A subclass is a family of models.
 
     Args:
-        family: how the model's family writes them.
         image_processor: the one of transformers that the model was trained with.
         config: the model's.
         settings: of the processor (``processor_config.json``).
         files: contents of the processor's files by name, for :meth:`save`.
     """
 
+    mark: ClassVar[str] = "<image>"
+    """The text of chat templates for a picture."""
+    around: ClassVar[str] = "{}"
+    """The text around the mark there."""
+    words: ClassVar[Mapping[str, str]] = {"image_token": "<image>"}
+    """Texts of tokens, under the names by which the tokenizer or ``processor_config.json`` may have others:
+    ``image_token`` stands for a part of a picture."""
+    processing: ClassVar[Mapping[str, Any]] = {}
+    """Further arguments of the image processor."""
+    mutual: ClassVar[bool] = False
+    """True if the tokens of a picture attend to those of it that follow."""
+
     def __init__(
         self,
-        family: PictureFamily,
         image_processor: Any,
         tokenizer: PreTrainedTokenizerBase,
         config: PreTrainedConfig,
         settings: Mapping[str, Any] | None = None,
         files: Mapping[str, str] | None = None,
     ):
-        self.family, self.config, self.files = family, config, dict(files or {})
-        self.image_processor = image_processor
+        self.config, self.files, self.image_processor = config, dict(files or {}), image_processor
         self.token: int = config.image_token_id
-        names = {
-            "image_token": family.token or family.mark,
-            "fake_image_token": "<fake_token_around_image>",
-            "global_image_token": "<global-img>",
-        }
-        own = {name: getattr(tokenizer, name, None) or given for name, given in names.items()}
-        if scale := getattr(config, "scale_factor", None):  # SmolVLM's and Idefics3's
-            own["image_seq_len"] = (config.vision_config.image_size // config.vision_config.patch_size // scale) ** 2
-        # A whole processor cannot be made where torchvision is missing, which its part for videos needs.
-        self._settings = SimpleNamespace(**{**own, **(settings or {})}, image_processor=image_processor)
-        if tokenizer.convert_tokens_to_ids(self._settings.image_token) != self.token:
-            raise UsageError(f"the tokenizer's {self._settings.image_token} has not the id {self.token} of the model's")
-        if family.token:
-            parts = self._settings.image_token * config.mm_tokens_per_image
-            self._settings.full_image_sequence = f"\n\n{family.mark}{parts}<end_of_image>\n\n"
+        own = {name: getattr(tokenizer, name, None) or text for name, text in self.words.items()}
+        self.settings: dict[str, Any] = {**own, **(settings or {})}
+        if tokenizer.convert_tokens_to_ids(self.image_token) != self.token:
+            raise UsageError(f"the tokenizer's {self.image_token} has not the id {self.token} of the model's")
         #: Texts of tokens that a template or a processor writes for pictures.
-        self.literals = {family.mark, self._settings.image_token}
-        self._ids = {part: _alone(tokenizer, part) for part in family.plain.split("{}")}
+        self.literals = {self.mark, self.image_token}
+        self._ids = [_alone(tokenizer, part) for part in self.around.split("{}")]
         self._forget()
+
+    @property
+    def image_token(self) -> str:
+        """The text of the token that stands for a part of a picture."""
+        return str(self.settings["image_token"])
+
+    # -- a family --------------------------------------------------------------------------------------------------
+
+    def expanded(self, inputs: Mapping[str, Tensor]) -> str:
+        """Return the text that the family's processor puts in the place of the mark. It follows a picture's size.
+
+        Args:
+            inputs: what the image processor makes of the picture.
+        """
+        raise NotImplementedError
+
+    def features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[list[Tensor]]:
+        """Return features (tokens, width) of pictures: a list for the embeddings, then one for each deeper layer."""
+        look, found = body_that_sees(model).get_image_features, []
+        for inputs in map(self.inputs, pictures):
+            how = {name: value.to(model.device) for name, value in inputs.items() if name.startswith("pixel_")}
+            found.append(torch.cat([part.flatten(0, -2) for part in look(**how, return_dict=True).pooler_output]))
+        return [found]
+
+    def positions(
+        self, model: PreTrainedModel, kinds: NDArray[np.int64], pictures: Sequence[Picture]
+    ) -> NDArray[np.int64] | None:
+        """Return the positions (3, L) that the model computes itself; None if it counts tokens.
+
+        Args:
+            kinds: (L,) 1 for tokens of pictures, 0 for texts, up to the last token of a picture.
+            pictures: those shown, in their order.
+        """
+        return None
+
+    def arguments(
+        self, model: PreTrainedModel, texts: Tensor, shown: Tensor, features: Sequence[Tensor]
+    ) -> dict[str, Any]:
+        """Return the arguments of forward() for tokens of texts and pictures.
+
+        Args:
+            texts: (rows, columns) token ids, 0 where pictures are.
+            shown: (rows, columns) True where pictures are.
+            features: for the embeddings and each deeper layer, (shown tokens, width).
+        """
+        embeddings = model.get_input_embeddings()(texts)
+        return {"inputs_embeds": embeddings.masked_scatter(shown[..., None], features[0].to(embeddings))}
+
+    # -- copies and files --------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
         self._inputs: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
         self._bytes = 0
-        self._layouts: dict[tuple[int, int], tuple[str, int, Tensor | None]] = {}
-        self._rope: OrderedDict[Any, NDArray[np.int64]] = OrderedDict()
+        self._layouts: OrderedDict[tuple[int, int], tuple[str, int, dict[str, Tensor]]] = OrderedDict()
+        self._rope: OrderedDict[Any, NDArray[np.int64] | None] = OrderedDict()
 
     def __deepcopy__(self, memo: Any) -> Eyes:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("family", "literals", "config", "files", "image_processor", "token", "_settings", "_ids")
-        return {name: getattr(self, name) for name in names}
+        caches = ("_inputs", "_bytes", "_layouts", "_rope")
+        return {name: value for name, value in vars(self).items() if name not in caches}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -159,23 +185,28 @@ class Eyes:
             Path(folder, name).write_text(text, encoding="utf-8")
         if not self.files:
             self.image_processor.save_pretrained(folder)
-            own = {name: value for name, value in vars(self._settings).items() if isinstance(value, int | str)}
-            Path(folder, FILES[1]).write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
+            Path(folder, FILES[1]).write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
 
     # -- tokens ------------------------------------------------------------------------------------------------------
 
     def written(self, picture: Picture) -> str:
         """Return the text that the processor puts in the place of a template's mark of this picture."""
-        return self._layout(picture)[0]
+        return self.layout(picture)[0]
 
     def count(self, picture: Picture) -> int:
         """Return the number of tokens that are this picture's, apart from marks around it."""
-        return self._layout(picture)[1]
+        return self.layout(picture)[1]
+
+    def patches(self, picture: Picture) -> float:
+        """Return the number of patches that the vision part reads of a picture."""
+        vision = self.config.vision_config
+        colours = 3 * np.prod(np.broadcast_to(vision.patch_size, 2)) * getattr(vision, "temporal_patch_size", 1)
+        return float(self.inputs(picture)["pixel_values"].numel() / colours)
 
     def tokens(self, picture: Picture, encode: Callable[[str], Sequence[int]]) -> Ids:
         """Return the tokens of a picture in a prompt without a chat template."""
-        before, after = self.family.plain.split("{}")
-        return (*self._ids[before], *self.marked(encode(self.written(picture)), [picture]), *self._ids[after])
+        before, after = self._ids
+        return (*before, *self.marked(encode(self.written(picture)), [picture]), *after)
 
     def marked(self, ids: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
         """Replace the tokens of pictures, in their order, by ids of their own (``picture.number``)."""
@@ -188,21 +219,16 @@ class Eyes:
         left = iter(own)
         return [next(left) if token == self.token else token for token in ids]
 
-    def _layout(self, picture: Picture) -> tuple[str, int, Tensor | None]:
-        """Return what the processor writes for a picture, its number of tokens, and its grid; they follow its size."""
+    def layout(self, picture: Picture) -> tuple[str, int, dict[str, Tensor]]:
+        """Return what follows a picture's size: the processor's text, its number of tokens, inputs besides pixels."""
         size = picture.width, picture.height
         if size not in self._layouts:
-            expand = getattr(transformers, self.family.processor).replace_image_token
             inputs = self.inputs(picture)
-            grid = inputs.get("image_grid_thw")
-            given = {
-                "image_grid_thw": grid,
-                **{name: inputs[name].tolist() for name in {"rows", "cols", "num_crops"} & inputs.keys()},
-            }
-            text = expand(self._settings, given, 0)
-            if len(self._layouts) >= _MOST_ARRANGEMENTS:
-                self._layouts.clear()
-            self._layouts[size] = text, text.count(self._settings.image_token), grid
+            text = self.expanded(inputs)
+            rest = {name: value for name, value in inputs.items() if not name.startswith("pixel_")}
+            self._layouts[size] = text, text.count(self.image_token), rest
+            if len(self._layouts) > _MOST_ARRANGEMENTS:
+                self._layouts.popitem(last=False)
         return self._layouts[size]
 
     # -- what a model reads ------------------------------------------------------------------------------------------
@@ -211,10 +237,9 @@ class Eyes:
         """Return what the image processor makes of a picture; cached."""
         known = self._inputs.get(picture.number)
         if known is None:
-            how = {"return_row_col_info": True} if self.family.mark == "<image>" else {}
             try:
                 with torch.inference_mode(False):  # what is kept is for training too
-                    made = self.image_processor(images=[picture.array()], return_tensors="pt", **how)
+                    made = self.image_processor(images=[picture.array()], return_tensors="pt", **self.processing)
             except ValueError as error:
                 raise UsageError(f"the model's image processor refuses {picture!r}: {error}") from error
             known = {name: torch.as_tensor(value) for name, value in made.items()}
@@ -245,7 +270,7 @@ class Eyes:
                 raise UsageError(f"a prompt has {len(own)} tokens of {numbered(number)!r}, which has {count}")
             places[own] = np.arange(len(own)) % count
         last = None
-        if self.family.mutual:
+        if self.mutual:
             last = np.arange(len(array))
             for block in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
                 last[block] = block[-1]
@@ -254,24 +279,15 @@ class Eyes:
     def _positions(
         self, model: PreTrainedModel, ids: NDArray[np.int64], places: NDArray[np.int64]
     ) -> NDArray[np.int64] | None:
-        """Return the positions (3, tokens up to the last picture's) that the model computes itself."""
-        find = getattr(body_that_sees(model), "get_rope_index", None)
-        if find is None:
-            return None
         kinds = (places >= 0).astype(np.int64)
         kinds = kinds[: int(np.flatnonzero(kinds)[-1]) + 1]
         shown = [numbered(number) for number in ids[places == 0].tolist()]
-        grids = torch.cat([self._layout(picture)[2] for picture in shown])
-        key = kinds.tobytes(), grids.numpy().tobytes()
-        if (known := self._rope.get(key)) is None:
-            if int((np.diff(kinds, prepend=0) == 1).sum()) != len(shown):
-                raise UsageError(f"two pictures of a prompt are adjacent, without marks between: {shown!r:.200}")
-            row = torch.from_numpy(kinds)[None]
-            known = find(row, mm_token_type_ids=row, image_grid_thw=grids)[0][:, 0].numpy()
-            self._rope[key] = known
+        key = kinds.tobytes(), *((picture.width, picture.height) for picture in shown)
+        if key not in self._rope:
+            self._rope[key] = self.positions(model, kinds, shown)
             if len(self._rope) > _MOST_ARRANGEMENTS:
                 self._rope.popitem(last=False)
-        return known
+        return self._rope[key]
 
     def embedded(
         self, model: PreTrainedModel, ids: Tensor, places: Tensor | None, known: dict[int, list[Tensor]] | None = None
@@ -292,37 +308,14 @@ class Eyes:
         pictures = [numbered(number) for number in numbers.tolist()]
         features = {} if known is None else known
         if new := [picture for picture in pictures if picture.number not in features]:
-            made = zip(*(list(level) for level in self._features(model, new)), strict=True)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and trains_vision(model)):
+                made = zip(*self.features(model, new), strict=True)
             features.update((picture.number, list(levels)) for picture, levels in zip(new, made, strict=True))
         counts = torch.tensor([self.count(picture) for picture in pictures])
         begins = (counts.cumsum(0) - counts).to(ids.device)
         index = begins[of] + places[shown]
         table = [torch.cat(level)[index] for level in zip(*(features[p.number] for p in pictures), strict=True)]
-        texts = texts.masked_fill(shown, 0)
-        if len(table) > 1:  # Qwen3-VL adds features to the first layers too
-            seen = SimpleNamespace(pooler_output=table[:1], deepstack_features=[[level] for level in table[1:]])
-            return {"input_ids": texts.masked_fill(shown, self.token), "mm_encoder_outputs": {"image": seen}}
-        embeddings = model.get_input_embeddings()(texts)
-        own = table[0].to(embeddings)
-        more = {"token_type_ids": shown.long()} if self.family.mutual else {}
-        return {"inputs_embeds": embeddings.masked_scatter(shown[..., None], own), **more}
-
-    def _features(self, model: PreTrainedModel, pictures: Sequence[Picture]) -> list[list[Tensor]]:
-        """Return the features (tokens, width) of pictures: those of the embeddings, then those of deeper layers."""
-        base, device = body_that_sees(model), model.device
-        given = [self.inputs(picture) for picture in pictures]
-        with torch.set_grad_enabled(torch.is_grad_enabled() and trains_vision(model)):
-            if "image_grid_thw" in given[0]:
-                grid = torch.cat([each["image_grid_thw"] for each in given]).to(device)
-                pixels = torch.cat([each["pixel_values"] for each in given]).to(device)
-                out = base.get_image_features(pixels, grid, return_dict=True)
-                return [list(out.pooler_output), *map(list, getattr(out, "deepstack_features", None) or ())]
-            found = []
-            for each in given:
-                how = {k: v.to(device) for k, v in each.items() if k in ("pixel_values", "pixel_attention_mask")}
-                parts = base.get_image_features(**how, return_dict=True).pooler_output
-                found.append(torch.cat([part.flatten(0, -2) for part in parts]))
-            return [found]
+        return self.arguments(model, texts.masked_fill(shown, 0), shown, table)
 
 
 def _alone(tokenizer: PreTrainedTokenizerBase, token: str) -> Ids:
@@ -331,7 +324,7 @@ def _alone(tokenizer: PreTrainedTokenizerBase, token: str) -> Ids:
 
 def body_that_sees(model: PreTrainedModel) -> Any:
     """Return the part of a model that has its vision part."""
-    return model if hasattr(model, "get_rope_index") else getattr(model, "model", model)
+    return model if any(hasattr(model, name) for name in _VISION_PARTS) else getattr(model, "model", model)
 
 
 def vision_parts(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
@@ -354,8 +347,7 @@ def load_eyes(
     Args:
         how: arguments of ``from_pretrained``.
     """
-    family = FAMILIES.get(config.model_type)
-    if family is None:
+    if config.model_type not in entry_points(GROUP):
         return None
     files = {}
     for name in FILES:
@@ -369,16 +361,19 @@ def load_eyes(
         image_processor = AutoImageProcessor.from_pretrained(path, backend="pil", **how)
     except ImportError:  # without Pillow a model reads texts
         return None
-    return Eyes(family, image_processor, tokenizer, config, own, files)
+    eyes: Eyes = load(GROUP, config.model_type)(image_processor, tokenizer, config, own, files)
+    return eyes
 
 
 def why_blind(config: PreTrainedConfig) -> str:
     """Return the reason why a model cannot see here."""
-    if config.model_type in FAMILIES:
+    families = sorted(entry_points(GROUP))
+    if config.model_type in families:
         return f"there is no preprocessor_config.json beside this {config.model_type} model"
     if hasattr(config, "vision_config"):
         return (
-            f"models of the type {config.model_type!r} see here only through endpoints; choose from {sorted(FAMILIES)}"
+            f"models of the type {config.model_type!r} see here only through endpoints; choose from {families}, or "
+            f"install a package with its family (entry points {GROUP})"
         )
     return f"models of the type {config.model_type!r} read texts only"
 

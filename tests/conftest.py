@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
@@ -29,7 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt. Processes that run tests
     side by side share the cores: threads of one would wait for those of another. Properties are tried on few examples,
     in `make integration` on many; slow machines fail none of them. Beside busy programs Ray's workers would wait long.
+    What collection makes lives to the end: looking for garbage in it takes longer than all else of collection.
     """
+    gc.disable()
     os.environ.setdefault("RAY_worker_niceness", "0")
     for name, examples in (("few", 30), ("many", 100)):
         patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "database": None}
@@ -66,6 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
     early = {item.path for item in items if item.get_closest_marker("early")}
     items.sort(key=lambda item: item.path not in early)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

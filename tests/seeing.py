@@ -11,6 +11,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
@@ -18,8 +19,9 @@ from rollenv.agents.engines.base import Sampling, open_eyes
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.tiny.model import build_tokenizer
-from rollenv.agents.vision import FAMILIES, Eyes
+from rollenv.agents.vision import GROUP
 from rollenv.core.pictures import Picture, picture
+from rollenv.core.plugins import load
 
 CORPUS = ["look at this: what do you see here? go up, down, left or right\n" * 9]
 
@@ -98,7 +100,15 @@ _QWEN = {
     },
 }
 
-FAMILY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "smolvlm", "gemma3")
+_PROCESSORS = {
+    "qwen2_vl": "Qwen2VLProcessor",
+    "qwen2_5_vl": "Qwen2_5_VLProcessor",
+    "qwen3_vl": "Qwen3VLProcessor",
+    "smolvlm": "SmolVLMProcessor",
+    "gemma3": "Gemma3Processor",
+}
+FAMILY = tuple(_PROCESSORS)
+_PROCESSORS["llava"] = "LlavaProcessor"  # of the page "Extend"
 
 
 @functools.cache
@@ -112,7 +122,7 @@ def seeing(
     family: str = "qwen2_vl", prompt: StepPrompt | ChatPrompt | None = None, *, template: str = "", **sampling: Any
 ) -> LocalAgent:
     """Build an agent of a family with random weights."""
-    model, tokenizer = {"smolvlm": _smol, "gemma3": _gemma}.get(family, lambda: _qwen(family))()
+    model, tokenizer = {"smolvlm": _smol, "gemma3": _gemma, "llava": _llava}.get(family, lambda: _qwen(family))()
     if template:
         tokenizer.chat_template = template
     return LocalAgent(model, tokenizer, prompt or ChatPrompt(), Sampling(**{"max_new_tokens": 6, **sampling}))
@@ -180,26 +190,48 @@ def _gemma() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return _made("gemma3", config, "Gemma3ForConditionalGeneration", tokenizer, Gemma3ImageProcessorPil(**how))
 
 
+def _llava() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    tokenizer = build_tokenizer(CORPUS, 300)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>", "<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = QWEN.replace("<|vision_start|><|image_pad|><|vision_end|>", "<image>")
+    config = transformers.LlavaConfig(
+        text_config={**_TEXT, "vocab_size": len(tokenizer), "model_type": "llama"},
+        vision_config={
+            "model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "patch_size": 14, "image_size": 56, "projection_dim": 32,
+            "initializer_range": 0.3,
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=16,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    how = {"size": {"height": 56, "width": 56}, "crop_size": {"height": 56, "width": 56}}
+    return _made("llava", config, "LlavaForConditionalGeneration", tokenizer, LlavaImageProcessorPil(**how))
+
+
 def _made(
     family: str, config: Any, kind: str, tokenizer: PreTrainedTokenizerBase, image_processor: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = getattr(transformers, kind)(config).eval()
-    eyes = Eyes(FAMILIES[family], image_processor, tokenizer, config)
+    eyes = load(GROUP, family)(image_processor, tokenizer, config)
     open_eyes(eyes, model, tokenizer)
     return model, tokenizer
 
 
 def processor(agent: LocalAgent) -> Any:
     """Return the family's own processor, which cannot be made here without torchvision, for its part for videos."""
-    eyes = agent.model.rollenv_eyes
-    kind = getattr(transformers, eyes.family.processor)
+    eyes, family = agent.model.rollenv_eyes, agent.model.config.model_type
+    kind = getattr(transformers, _PROCESSORS[family])
     module = __import__(kind.__module__, fromlist=["x"])
     module.num2words = getattr(module, "num2words", None) or str  # for videos too
     free = type("Free", (kind,), {"check_argument_for_proper_class": lambda self, name, argument: type(argument)})
-    how = {"image_seq_len": 4} if eyes.family.mark == "<image>" else {}
-    if eyes.family.mutual:
+    how = {"image_seq_len": 4} if family == "smolvlm" else {}
+    if family == "llava":
+        tokens = {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+        return free(eyes.image_processor, agent.tokenizer, chat_template=agent.tokenizer.chat_template, **tokens)
+    if family == "gemma3":
         return free(
             eyes.image_processor, agent.tokenizer, chat_template=agent.tokenizer.chat_template, image_seq_length=4
         )

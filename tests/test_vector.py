@@ -92,6 +92,10 @@ def test_kwargs_reach_their_environment_and_are_not_changed():
         (lambda _: make_vec(IDS, vec_kwargs=[{}]), "1 vec_kwargs"),
         (lambda _: make_vec(IDS, autoreset_mode="Never"), "SameStep"),
         (lambda _: make_vec(IDS, step_timeout=1), "async_mode"),
+        (lambda _: make_vec(IDS[0], 2), rf"make_vec\(\['{IDS[0]}'\] \* 2\)"),
+        (lambda _: make_vec(IDS[0], num_envs=2), rf"make_vec\(\['{IDS[0]}'\] \* 2\)"),
+        (lambda _: make_vec(IDS, [3]), "list of functions"),
+        (lambda _: make_vec([IDS[0], 3]), "an id is a text"),
         *(
             (lambda _, seconds=seconds: make_vec(IDS, async_mode=True, step_timeout=seconds), "above 0")
             for seconds in (0, -1, float("nan"), float("inf"), True, "1")

@@ -40,9 +40,9 @@ class Shape:
     """Width of all heads' keys together; values have the same."""
     vocabulary: int
     normalised: int = 0
-    """Width of the queries and keys that a layer normalises, as in Qwen3."""
-    vision: int = 0
-    """Those of the parameters that only pictures pass."""
+    """Width of the queries and keys that a layer normalises, as in Qwen3, or rotates in float32."""
+    vision: Shape | None = None
+    """The part that only pictures pass, of those parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +67,20 @@ class Update:
     """Rank of adapters on all linear layers; 0 trains the model itself."""
     vision: bool = False
     """Train the part that pictures pass."""
+    patches: float = 0.0
+    """Patches of pictures for each token of a forward pass."""
     early: bool = False
     """Sum gradients group by group (``batches.kind=early``)."""
 
 
 def update_memory(shape: Shape, update: Update) -> dict[str, int]:
     """Return the bytes of each part of an update; they add up to its peak."""
-    weights = _FULL * shape.parameters
-    trained, product = weights - _FULL * shape.vision * (not update.vision), update.product
+    weights, product, vision = _FULL * shape.parameters, update.product, shape.vision
+    trained = weights - _FULL * vision.parameters if vision and not update.vision else weights
     if update.lora:
         trained = _FULL * adapter_parameters(shape, update.lora)
     if update.critic == "model":  # it computes in float32
         product = _FULL
-    layer = layer_bytes(shape, product)
-    held = shape.layers * layer
-    if update.checkpointing:  # the layers' inputs, and all of one layer
-        held = shape.layers * _FULL * shape.width + layer
     chunk = min(update.tokens, max(1, update.most_logits // shape.vocabulary)) * shape.vocabulary
     parts = {
         "weights in float32": weights,
@@ -95,10 +93,14 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
         "the teacher in float32": _FULL * update.teacher,
         "the critic with Adam and gradients": 4 * weights * (update.critic == "model"),
         "weights in the type of products": 0,
-        "activations": update.tokens * held,
+        "activations": update.tokens * held_bytes(shape, product, update.checkpointing),
+        "activations of pictures": 0,
         # the chunk in its own type and in float32, divided by the temperature, and two more in the backward pass
         "logits at a time": chunk * (update.product + 4 * _FULL),
     }
+    if vision and update.vision:
+        each = held_bytes(vision, product, update.checkpointing)
+        parts["activations of pictures"] = round(update.tokens * update.patches * each)
     if update.lora:  # the policy without its adapters is the reference
         parts |= {"weights in float32": 0, "the adapters in float32": trained, "the reference in float32": 0}
     if update.lora or update.product != _FULL:
@@ -135,12 +137,20 @@ def adapter_parameters(shape: Shape, rank: int) -> int:
     return shape.layers * rank * ends
 
 
+def held_bytes(shape: Shape, product: int, checkpointing: bool) -> int:
+    """Bytes that all layers keep per token, or per patch of a picture, for the backward pass."""
+    layer = layer_bytes(shape, product)
+    if checkpointing:  # the layers' inputs, and all of one layer
+        return shape.layers * _FULL * shape.width + layer
+    return shape.layers * layer
+
+
 def layer_bytes(shape: Shape, product: int) -> int:
-    """Bytes that a layer keeps per token for the backward pass.
+    """Bytes that a layer keeps per token, or per patch of a picture, for the backward pass.
 
     The inputs of attention and MLP, two normalised copies of each in float32 (with lower precision each product casts
     its own), queries, keys, values, the attention output twice, and four tensors of the intermediate width; queries and
-    keys once more in float32 if they are normalised.
+    keys once more in float32 if they are normalised (or rotated in float32, as in vision parts).
     """
     cast = (3 + 2) * product
     if product == _FULL:
@@ -151,7 +161,13 @@ def layer_bytes(shape: Shape, product: int) -> int:
 
 
 def update_of(
-    config: TrainConfig, longest: int, *, player: int, teacher: int = 0, together: int | None = None
+    config: TrainConfig,
+    longest: int,
+    *,
+    player: int,
+    teacher: int = 0,
+    together: int | None = None,
+    patches: float = 0.0,
 ) -> Update:
     """Return the update settings of a run.
 
@@ -159,6 +175,7 @@ def update_of(
         longest: tokens of the longest sample, which is never split, even beyond ``optimizer.micro_batch_tokens``.
         player: bytes of a number in the player's weights.
         together: tokens of a forward pass, if a batch has fewer than a micro-batch may have.
+        patches: patches of pictures per token.
     """
     model, algorithm, settings, roles = config.model, config.algorithm, config.optimizer, config.placement.roles
     moments = {"adamw": 2 * _FULL, "adamw8bit": _EIGHT_BITS}[settings.kind]
@@ -174,6 +191,7 @@ def update_of(
         lora=model.lora.rank,
         early=config.batches.kind == "early",
         vision=model.vision == "trained",
+        patches=patches,
     )
 
 
@@ -199,8 +217,20 @@ def shape_of(settings: Any) -> Shape:
         keys,
         text.vocab_size,
         (queries + keys) * any(name.endswith("q_norm") for name, _ in model.named_modules()),
-        sum(p.numel() for part in vision_parts(model).values() for p in part.parameters()),
+        _vision_shape(settings, vision_parts(model)),
     )
+
+
+def _vision_shape(settings: Any, parts: Mapping[str, Any]) -> Shape | None:
+    """Compute the shape of the part that pictures pass, as a decoder's; sizes that its configuration lacks are 0."""
+    if not parts:
+        return None
+    own: Any = getattr(settings, "vision_config", None)
+    width = int(getattr(own, "embed_dim", None) or getattr(own, "hidden_size", None) or 0)
+    inner = getattr(own, "intermediate_size", None) or int(getattr(own, "mlp_ratio", 0) * width)
+    parameters = sum(p.numel() for part in parts.values() for p in part.parameters())
+    rotated = 2 * width if getattr(own, "rope_parameters", None) else 0
+    return Shape(parameters, getattr(own, "num_hidden_layers", 0), width, inner, width, width, 0, rotated)
 
 
 def table(memory: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -14,10 +14,9 @@ from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import ChatReply, ChatToolCall
 from rollenv.agents.offered_tools import offered_tools
-from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.prompts.session import shown
-from rollenv.agents.prompts.step import as_chat, unasked, worded
+from rollenv.agents.prompts.session import refuse_pictures, shown
+from rollenv.agents.prompts.step import StepEpisode, as_chat, unasked
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, well_formed
 from rollenv.core.picture_forms import bound, content
@@ -126,7 +125,7 @@ class ChatAgent(Agent):
         return self.endpoint.totals
 
     def start(self, env: EnvHandle, seed: int) -> ChatSession:
-        return ChatSession(self, random.Random(seed))
+        return ChatSession(self, random.Random(seed), StepEpisode(self.prompt) if self.prompt else None)
 
     async def aclose(self) -> None:
         """Close all connections; a later request opens new ones."""
@@ -145,11 +144,9 @@ class ChatSession(Session):
 
     agent: ChatAgent
     rng: random.Random
+    steps: StepEpisode | None
+    """None if ``messages`` are the whole chat."""
     messages: list[dict[str, Any]] = field(default_factory=list)
-    _turns: list[tuple[str, str]] = field(default_factory=list)
-    _instructions: str | None = None
-    _later_instructions: str = ""
-    """The instructions without marks: only the first turn shows their pictures."""
     _calls: list[ChatToolCall] = field(default_factory=list)
     _tools: list[dict[str, Any]] = field(default_factory=list)
     """The environment's tools, if the agent passes them on."""
@@ -184,7 +181,7 @@ class ChatSession(Session):
             )
         text, finish = self._action(reply)
         new = tuple(self._written("stored", messages[self._sent :]))
-        if agent.prompt is None:
+        if self.steps is None:
             message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
             self._calls = reply.calls
             if self._calls:
@@ -193,9 +190,9 @@ class ChatSession(Session):
                     for call in self._calls
                 ]
             self.messages.append(message)
-        elif agent.prompt.history_length:
-            self._turns.append((worded(observation, info), text))
-        self._sent = 0 if agent.prompt else len(agent.first) + len(self.messages)
+            self._sent = len(agent.first) + len(self.messages)
+        else:
+            self.steps.add(text)
         thoughts = f"<think>{reply.thoughts}</think>" if reply.thoughts else ""
         raw = "\n".join(part for part in (thoughts, reply.text, *map(call_text, reply.calls)) if part)
         return Action(
@@ -214,7 +211,7 @@ class ChatSession(Session):
 
     def _messages(self, observation: str, info: dict[str, Any], images: Sequence[Picture]) -> list[dict[str, Any]]:
         """Return the messages up to this turn, those of the user with bound marks."""
-        if self.agent.prompt is None:
+        if self.steps is None:
             said = shown(observation, info)
             if info.get("use_tool") and self._calls:
                 texts = info.get("tool_responses")
@@ -227,11 +224,8 @@ class ChatSession(Session):
             else:
                 self.messages.append({"role": "user", "content": bound(said, images)})
             return self.messages
-        if self._instructions is None:
-            self._instructions, self._later_instructions = observation, worded(observation, info)
-        instructions = observation if observation == self._instructions else self._later_instructions
-        text = self.agent.prompt.render(instructions, self._turns, observation, info)
-        others = as_chat(unasked(self.agent.prompt.examples, text))
+        text = next(self.steps.prompts(observation, info))
+        others = as_chat(unasked(self.steps.form.examples, text))
         examples = [{"role": role, "content": well_formed(turn)} for role, turn in others]
         return [*examples, {"role": "user", "content": bound(text, images)}]
 

@@ -413,13 +413,18 @@ def seen_prompt(ids: Ids, eyes: Eyes | None) -> dict[str, Any]:
     """
     if not any(map(is_picture_token, ids)):
         return {"prompt_token_ids": list(ids)}
-    if eyes is None or not eyes.family.plain.strip("{}"):
-        raise UsageError("vLLM gets pictures here for Qwen's vision models only: play others locally (local:MODEL)")
+    if eyes is None:
+        raise UsageError("the prompt has pictures, and the model that vLLM has loaded reads texts only here")
     shown, images, at = list[int](), list[Any](), 0
     while at < len(ids):
         count = 1
         if is_picture_token(ids[at]):
             count = eyes.count(numbered(ids[at]))
+            if eyes.written(numbered(ids[at])) != eyes.image_token * count:
+                raise UsageError(
+                    f"vLLM gets pictures here that are a run of one token, such as Qwen's; those of "
+                    f"{eyes.config.model_type} have others around them: play the model locally (local:MODEL)"
+                )
             images.append(pil(numbered(ids[at])))
         elif ids[at] == eyes.token:
             raise AgentFailed("the model has sampled the token of pictures, which vLLM takes for one")

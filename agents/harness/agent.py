@@ -22,8 +22,7 @@ from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
 from rollenv.agents.harness.records import Harness, find_harness
 from rollenv.agents.harness.run import PORT, attached, play, program
 from rollenv.agents.offered_tools import offered_tools
-from rollenv.agents.pictures import refuse_pictures
-from rollenv.agents.prompts.session import shown
+from rollenv.agents.prompts.session import refuse_pictures, shown
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import pictures
 from rollenv.core.registry import spec

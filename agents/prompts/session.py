@@ -7,8 +7,8 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -18,7 +18,7 @@ from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
-from rollenv.agents.prompts.step import Examples, as_text, placed, worded
+from rollenv.agents.prompts.step import Examples, StepEpisode, as_text, placed
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
 from rollenv.core.pictures import Picture, pictures
@@ -69,7 +69,7 @@ class TokenSession(Session):
     """
 
     engine: Engine
-    play: StepPrompt | Conversation
+    play: StepEpisode | Conversation
     codec: Codec
     sampling: Sampling
     rng: random.Random
@@ -77,12 +77,6 @@ class TokenSession(Session):
     cut_thoughts: bool = True
     max_prompt: int = 0
     max_observation: int = 0
-    _instructions: str | None = None
-    _later_instructions: str = ""
-    """The instructions without the marks of pictures, which only the first turn shows."""
-    _worded: str = ""
-    """The last observation, likewise."""
-    _turns: list[tuple[str, str]] = field(default_factory=list)
     _full: bool = False
     """True if the last observation was asked about, but did not fit."""
 
@@ -139,8 +133,8 @@ class TokenSession(Session):
                 finish = "unfinished"
         if isinstance(self.play, Conversation):
             self.play.answer(ids)
-        elif self.play.history_length:
-            self._turns.append((self._worded, text))
+        else:
+            self.play.add(text)
         versions = response.versions
         mixed = len(versions) > 1 and versions[0] != versions[-1]  # they only grow
         return Action(
@@ -168,16 +162,12 @@ class TokenSession(Session):
                 self.play.offer(offered_tools(info))
             self.play.add(role_of(info), shown(observation, info), images)
             return self.play.prompt()
-        self._worded = worded(observation, info)
-        if self._instructions is None:
-            self._instructions, self._later_instructions = observation, self._worded
-        instructions = observation if observation == self._instructions else self._later_instructions
-        turns = self._turns[-self.play.history_length :]  # empty without a history
-        while True:
-            prompt = self.codec.encode(self.play.render(instructions, turns, observation, info), images)
-            if not turns or not self.max_prompt or len(prompt) <= self.max_prompt:
-                return prompt
-            turns = turns[1:]
+        prompt: Ids = ()
+        for text in self.play.prompts(observation, info):
+            prompt = self.codec.encode(text, images)
+            if not self.max_prompt or len(prompt) <= self.max_prompt:
+                break
+        return prompt
 
 
 def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
@@ -190,6 +180,12 @@ def shown(observation: str, info: dict[str, Any]) -> str:
     prefix, suffix = str(info.get("prefix", "")), str(info.get("suffix", ""))
     text = "\n".join(part.removesuffix("\n") for part in (prefix, observation) if part)
     return text if observation.endswith(suffix) else f"{text}\n{suffix}"
+
+
+def refuse_pictures(info: Mapping[str, Any], who: str) -> None:
+    """Refuse an observation with pictures."""
+    if info.get("images"):
+        raise UsageError(f"the observation has pictures, which {who} cannot see: play it with a ChatAgent (chat:MODEL)")
 
 
 class ResponseText:
@@ -336,8 +332,10 @@ class TokenAgent(Agent):
 
     def start(self, env: EnvHandle, seed: int) -> TokenSession:
         rng, number = random.Random(seed), next(self._numbers)
-        play: StepPrompt | Conversation | None = self.prompt
-        if play is None:
+        play: StepEpisode | Conversation
+        if self.prompt:
+            play = StepEpisode(self.prompt)
+        else:
             assert self.format is not None
             context = self.engine.max_context
             play = Conversation(

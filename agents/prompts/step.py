@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -74,7 +74,7 @@ class StepPrompt:
         shown = instructions if "instructions" in used else None
         recent = turns[-self.history_length :] if self.history_length else ()
         if info.get("images"):  # every mark is of one of them
-            recent = [(worded(before, info), worded(did, info)) for before, did in recent]
+            recent = [(_worded(before, info), _worded(did, info)) for before, did in recent]
         history = "".join(f"{_line_unless_shown(shown, before)}You: {did}\n" for before, did in recent)
         last = "" if observation == shown else observation
         state = str(info.get("suffix", ""))
@@ -85,6 +85,34 @@ class StepPrompt:
         elif observation.endswith(state):
             state = ""
         return self.template.format(instructions=instructions, history=history, observation=last, state=state)
+
+
+@dataclass(slots=True)
+class StepEpisode:
+    """An episode as prompts that are rebuilt for every turn. A picture is only in the prompts of its own turn."""
+
+    form: StepPrompt
+    _turns: list[tuple[str, str]] = field(default_factory=list)
+    _first: str | None = None
+    """The observation at reset: the instructions of the first turn."""
+    _later_instructions: str = ""
+    _last: str = ""
+    """The last observation as the history shows it."""
+
+    def prompts(self, observation: str, info: dict[str, Any]) -> Iterator[str]:
+        """Yield the prompt of the next turn, then shorter ones: each leaves out one more of the oldest turns."""
+        self._last = _worded(observation, info)
+        if self._first is None:
+            self._first, self._later_instructions = observation, self._last
+        instructions = observation if observation == self._first else self._later_instructions
+        turns = self._turns[-self.form.history_length :]  # empty without a history
+        for begin in range(len(turns) + 1):
+            yield self.form.render(instructions, turns[begin:], observation, info)
+
+    def add(self, action: str) -> None:
+        """Add the answer to the last prompt to the history, if there is one."""
+        if self.form.history_length:
+            self._turns.append((self._last, action))
 
 
 @dataclass(frozen=True)
@@ -112,7 +140,7 @@ class ChatPrompt:
         object.__setattr__(self, "examples", tuple((prompt, answer) for prompt, answer in self.examples))
 
 
-def worded(text: str, info: Mapping[str, Any]) -> str:
+def _worded(text: str, info: Mapping[str, Any]) -> str:
     """Return a text for the history, with a word for each mark if the turn had pictures."""
     return text.replace(MARK, "[image]") if info.get("images") else text
 

@@ -83,7 +83,7 @@ class ChatTemplate:
     def _with_pictures(self, text: str, pictures: list[str]) -> str:
         """Put the places of pictures where the template has its marks of them."""
         assert self.eyes is not None
-        pieces = text.split(self.eyes.family.mark)
+        pieces = text.split(self.eyes.mark)
         if len(pieces) != len(pictures) + 1:
             raise TemplateRefused(f"the chat template shows {len(pieces) - 1} of {len(pictures)} pictures")
         return "".join(part for pair in zip(pieces, [*pictures, ""], strict=True) for part in pair)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.session import role_of, shown
-from rollenv.agents.prompts.step import worded
+from rollenv.agents.prompts.step import StepEpisode
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Unsolvable
@@ -94,45 +94,28 @@ class Lesson:
     def _episode(self, env: Env, rng: random.Random) -> Iterator[DemonstratedTurn]:
         """Yield the turns of one episode, until the expert cannot finish it."""
         observation, info = env.reset(rng.getrandbits(32), options=self.options or None)
-        stories: dict[int, _Chat | _Steps] = {}  # by the player
+        stories: dict[int, _Chat | StepEpisode] = {}  # by the player
         for turn in itertools.count(1):
             if (player := info.get("player", 0)) not in stories:
                 form = self.prompt
-                stories[player] = (
-                    _Chat() if isinstance(form, ChatPrompt) else _Steps(form, observation, worded(observation, info))
-                )
+                stories[player] = _Chat() if isinstance(form, ChatPrompt) else StepEpisode(form)
             story = stories[player]
             try:
                 expert = env.oracle_action()
             except Unsolvable:
                 return
             others = tuple(env.sample_random_action() for _ in range(RANDOM_ACTIONS))
-            asked = story.prompt(observation, info)
-            yield DemonstratedTurn(asked, expert, others, pictures(info) if isinstance(asked, str) else ())
+            if isinstance(story, _Chat):
+                yield DemonstratedTurn(story.prompt(observation, info), expert, others)
+            else:
+                yield DemonstratedTurn(next(story.prompts(observation, info)), expert, others, pictures(info))
             if turn == self.turns:
                 return
             action = rng.choice(others) if rng.random() < self.wandering else expert
-            story.add(worded(observation, info), action)
+            story.add(action)
             observation, _, terminated, truncated, info = env.step(action)
             if terminated or truncated:
                 return
-
-
-@dataclass
-class _Steps:
-    """An episode as a prompt for each turn."""
-
-    form: StepPrompt
-    instructions: str
-    later_instructions: str
-    turns: list[tuple[str, str]] = field(default_factory=list)
-
-    def prompt(self, observation: str, info: dict[str, Any]) -> str:
-        instructions = observation if observation == self.instructions else self.later_instructions
-        return self.form.render(instructions, self.turns, observation, info)
-
-    def add(self, observation: str, action: str) -> None:
-        self.turns.append((observation, action))
 
 
 @dataclass
@@ -145,7 +128,7 @@ class _Chat:
         self.turns = (*self.turns, (role_of(info), shown(observation, info), pictures(info)))
         return self.turns
 
-    def add(self, observation: str, action: str) -> None:
+    def add(self, action: str) -> None:
         self.turns = (*self.turns, ("assistant", action, ()))
 
 

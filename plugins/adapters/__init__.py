@@ -16,7 +16,7 @@ import rollenv
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.parsing import well_formed
-from rollenv.core.picture_forms import bound, content
+from rollenv.core.picture_forms import Form, bound, content
 from rollenv.core.pictures import Picture
 from rollenv.rollout.workers.base import EnvResult, validated
 
@@ -149,12 +149,8 @@ class TextEpisode:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def content(self, form: str, text: str) -> str | list[Any]:
-        """Return a text of :meth:`start` or :meth:`step` with its pictures as a message's content.
-
-        Args:
-            form: one of :data:`rollenv.core.picture_forms.FORMS`.
-        """
+    def content(self, form: Form, text: str) -> str | list[Any]:
+        """Return a text of :meth:`start` or :meth:`step` with its pictures as a message's content."""
         return content(form, bound(text, self.images), self.images)
 
     def _shown(self, result: EnvResult) -> str:

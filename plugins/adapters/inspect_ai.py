@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
+from rollenv.core.pictures import Picture
 from rollenv.plugins.adapters import TextEpisode
 from rollenv.sandbox import (
     CommandHandle,
@@ -342,13 +343,13 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
         try:
             shown = await _run_in_thread(alone, episode.start, state.metadata["seed"])
             state.messages = [ChatMessageSystem(content=system)] if system else []
-            state.messages.append(ChatMessageUser(content=episode.content("inspect", shown)))
+            state.messages.append(ChatMessageUser(content=episode.content(_image_part, shown)))
             while not episode.over and episode.turns < max_turns:
                 state = await generate(state)
                 if state.completed:  # a limit of inspect's
                     break
                 shown, _ = await _run_in_thread(alone, episode.step, state.output.completion)
-                state.messages.append(ChatMessageUser(content=episode.content("inspect", shown)))
+                state.messages.append(ChatMessageUser(content=episode.content(_image_part, shown)))
                 success = bool(episode.info.get("success", False))
                 done = {"reward": episode.total, "success": success, "turns": episode.turns, "over": episode.over}
                 state.store.set(_KEY, done)
@@ -358,6 +359,10 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
         return state
 
     return solve
+
+
+def _image_part(image: Picture) -> dict[str, str]:
+    return {"type": "image", "image": image.url}
 
 
 @scorer(metrics={"reward": [mean(), stderr()], "success": [mean(), stderr()]})  # type: ignore[untyped-decorator]

@@ -30,6 +30,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
 from rollenv.core.registry import spec
 from rollenv.plugins.adapters import OVER, EpisodeFailed, TextEpisode, in_a_line, whole_of
+from rollenv.plugins.adapters.observations import pil_part
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.manager import RolloutManager
@@ -310,7 +311,7 @@ class Environment:
         lost, self._failed, self._lost = self._lost, False, False
         try:
             shown = self._episode.start(seed or 0, None if index is None else {"index": index})
-            return self._episode.content("trl", shown)
+            return self._episode.content(pil_part, shown)
         except EpisodeFailed as error:
             self._failed = self._lost = True
             if lost:
@@ -336,7 +337,7 @@ class Environment:
             return OVER
         if shown == OVER:
             return OVER
-        return self._episode.content("trl", f"{shown}\n{OVER}" if self._episode.over else shown)
+        return self._episode.content(pil_part, f"{shown}\n{OVER}" if self._episode.over else shown)
 
     def get_reward(self) -> float | None:
         """The sum of rewards; None, which TRL does not train on, if the environment failed."""

@@ -19,9 +19,10 @@ from uuid import uuid4
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
-from rollenv.core.picture_forms import multi_modal_data
+from rollenv.core.picture_forms import pil
 from rollenv.core.pictures import Picture
 from rollenv.plugins.adapters import EpisodeFailed, TextEpisode, fields_of, text_of, whole_of
+from rollenv.plugins.adapters.observations import pil_part
 
 with peer("verl", "0.9"):
     from omegaconf import OmegaConf
@@ -85,7 +86,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             shown = await self._within("reset", episode.start, seed, options)
             repeats = getattr(self.rollout_config, "full_determinism", False)
             request = f"det-{int(priority)}" if repeats else uuid4().hex
-            messages = _with(list(kwargs["raw_prompt"]), episode.content("trl", shown))
+            messages = _with(list(kwargs["raw_prompt"]), episode.content(pil_part, shown))
             return await self._play(episode, messages, sampling_params, request)
         finally:
             with contextlib.suppress(Exception):  # the earlier error matters
@@ -129,7 +130,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             if episode.over or len(mask) >= self.response_length or len(scores) == self.max_turns:
                 break
             before = [*messages, {"role": "assistant", "content": reply}]
-            after = [*before, {"role": "user", "content": episode.content("trl", shown)}]
+            after = [*before, {"role": "user", "content": episode.content(pil_part, shown)}]
             self._assert_mm_supported(bool(episode.images))
             merged, longer, logs = await self.ct_merge_context_msg(before, after, ids, mask, logprobs)
             if len(longer) >= self.response_length:  # there is no room for a reply
@@ -162,7 +163,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
 
 def _pil(images: list[Picture]) -> list[Any] | None:
     """Return pictures as verl takes them; None for none."""
-    return multi_modal_data(images)["image"] if images else None
+    return [pil(image) for image in images] or None
 
 
 def _with(messages: list[Any], shown: str | list[Any]) -> list[dict[str, Any]]:

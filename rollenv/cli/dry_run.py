@@ -21,6 +21,7 @@ from rollenv.cli.common import console
 from rollenv.core.env import Env
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import pictures
+from rollenv.core.plugins import entry_points
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
 from rollenv.gguf import gguf_of
@@ -65,7 +66,7 @@ def dry_run(config: TrainConfig) -> None:
     trained = config.environments()[0]
     env = _make_env(trained)
     prompt, other = (first_prompt(env, config, plan.tokenizer, config.seed + more) for more in (0, 1))
-    seen = picture_tokens(env, config, plan)
+    seen, patches = tokens_and_patches(env, config, plan)
     turns = most_turns(env)
     env.close()
     refuse_without_room(config, plan, prompt, seen)
@@ -80,7 +81,9 @@ def dry_run(config: TrainConfig) -> None:
     _print_table("[bold]what the run needs[/]", needs | demand(config, plan, prompt, turns, seen))
     if plan.settings is not None:
         together = tokens_together(config, plan, prompt, other, turns, seen)
-        memory = dict(memory_rows(config, plan, teacher, together))
+        if plan.tokenizer is not None:
+            patches /= len(plan.tokenizer.encode(prompt, add_special_tokens=False)) + seen
+        memory = dict(memory_rows(config, plan, teacher, together, patches))
         _print_table("[bold]memory of an update on its device[/] (besides caches while playing)", memory)
     console.print("nothing was started")
 
@@ -134,9 +137,9 @@ def blindness(config: TrainConfig) -> str:
     settings = model_plan(config).settings
     if config.model.path == "tiny" or settings is None:  # built for the environment, or not known yet
         return ""
-    from rollenv.agents.vision import FAMILIES, why_blind
+    from rollenv.agents.vision import GROUP, why_blind
 
-    return "" if settings.model_type in FAMILIES else why_blind(settings)
+    return "" if settings.model_type in entry_points(GROUP) else why_blind(settings)
 
 
 def _make_env(env: EnvConfig) -> Env:
@@ -231,12 +234,17 @@ def tokens_together(
 
 
 def memory_rows(
-    config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None = None, together: int | None = None
+    config: TrainConfig,
+    plan: ModelPlan,
+    teacher: ModelPlan | None = None,
+    together: int | None = None,
+    patches: float = 0.0,
 ) -> list[tuple[str, str]]:
     """Return rows with the estimated memory of an update by parts (:mod:`rollenv.trainers.memory`).
 
     Args:
         together: tokens of a forward pass; by default a full micro-batch.
+        patches: patches of pictures per token, as in the first prompt.
     """
     import psutil
     import torch
@@ -252,7 +260,7 @@ def memory_rows(
         teaching = memory.shape_of(teacher.settings).parameters
     if getattr(config.distill, "decay", 0):
         teaching = memory.shape_of(plan.settings).parameters  # the moving average of the model
-    update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
+    update = memory.update_of(config, longest, player=width, teacher=teaching, together=together, patches=patches)
     shape = memory.shape_of(plan.settings)
     parts = memory.update_memory(shape, update)
     rows, there = memory.table(parts), psutil.virtual_memory().total
@@ -296,17 +304,15 @@ def first_prompt(
     return form.decode(talk.prompt())
 
 
-def picture_tokens(env: Env, config: TrainConfig, plan: ModelPlan) -> int:
-    """Return the number of tokens of the first observation's pictures."""
+def tokens_and_patches(env: Env, config: TrainConfig, plan: ModelPlan) -> tuple[int, float]:
+    """Return the numbers of tokens and of patches of the first observation's pictures."""
     images = pictures(_reset(env, config.environments()[0], config.seed)[1])
-    if not images:
-        return 0
-    if config.model.path == "tiny":
-        from rollenv.agents.tiny import model
+    if images and config.model.path == "tiny":
+        from rollenv.agents.tiny.model import picture_tokens
 
-        return sum(model.picture_tokens(image, config.model.size) for image in images)
+        return sum(picture_tokens(image, config.model.size) for image in images), 0.0
     eyes = eyes_of(plan.tokenizer)
-    return sum(map(eyes.count, images)) if eyes else 0
+    return (sum(map(eyes.count, images)), sum(map(eyes.patches, images))) if eyes else (0, 0.0)
 
 
 def refuse_without_room(config: TrainConfig, plan: ModelPlan, prompt: str, seen: int = 0) -> None:

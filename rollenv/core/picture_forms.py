@@ -1,4 +1,4 @@
-"""Texts with pictures as chat APIs and other projects take them.
+"""Texts with pictures as chat APIs take them.
 
 The place of a picture in a text is a mark, :data:`~rollenv.core.pictures.MARK`. Before texts are joined, their marks
 are bound to pictures: a model or a tool that writes ``<image>`` has then written a word, not a picture.
@@ -84,6 +84,9 @@ def _text(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
+#: A form of messages with pictures, as :func:`contents` takes it.
+Form = str | Callable[[Picture], Any]
+
 #: The parts of a message's content by form, from a text and from a picture.
 FORMS: dict[str, tuple[Callable[[str], Any], Callable[[Picture], Any]]] = {
     "openai": (_text, lambda image: {"type": "image_url", "image_url": {"url": image.url}}),
@@ -103,19 +106,21 @@ FORMS: dict[str, tuple[Callable[[str], Any], Callable[[Picture], Any]]] = {
         lambda image: {"inlineData": {"mimeType": "image/png", "data": _base64(image)}},
     ),
     "mcp": (_text, lambda image: {"type": "image", "mimeType": "image/png", "data": _base64(image)}),
-    "trl": (_text, lambda image: {"type": "image", "image": pil(image)}),
-    "inspect": (_text, lambda image: {"type": "image", "image": image.url}),
     "stored": (_text, lambda image: image.as_json(data=False)),
 }
 
 
-def contents(form: str, text: str, images: Iterable[Picture]) -> list[Any]:
-    """Return the parts of a message's content in one of :data:`FORMS`, without blank texts beside pictures.
+def contents(form: Form, text: str, images: Iterable[Picture]) -> list[Any]:
+    """Return the parts of a message's content, without blank texts beside pictures.
 
     Args:
+        form: a name in :data:`FORMS`, or a function from a picture to its part; texts are then parts of OpenAI's form.
         text: with bound marks.
     """
-    of_text, of_image = FORMS[form]
+    if isinstance(form, str):
+        of_text, of_image = FORMS[form]
+    else:
+        of_text, of_image = _text, form
     found = parts(text, images)
     if len(found) == 1:
         return [of_text(well_formed(text))]
@@ -126,7 +131,7 @@ def contents(form: str, text: str, images: Iterable[Picture]) -> list[Any]:
     ]
 
 
-def content(form: str, text: str, images: Iterable[Picture]) -> str | list[Any]:
+def content(form: Form, text: str, images: Iterable[Picture]) -> str | list[Any]:
     """Return a message's content: :func:`contents`, or the text if it has no pictures."""
     return contents(form, text, images) if len(parts(text, images)) > 1 else well_formed(text)
 
@@ -139,28 +144,3 @@ def stored_content(text: str, images: Sequence[Picture]) -> str | list[Any]:
     if images and text.count(MARK) != len(images):
         text = text.replace(MARK, WORD)
     return content("stored", bound(text, images), images)
-
-
-def verl_agent(observation: str, images: Sequence[Picture], anchor: str = "") -> dict[str, Any]:
-    """Return an observation of one picture as verl-agent's environments give it.
-
-    Args:
-        anchor: what is equal in equal states; by default the pixels.
-    """
-    if len(images) != 1:
-        raise UsageError(f"an observation of verl-agent has one picture, not {len(images)}")
-    pixels = images[0].array()
-    return {"text": observed(bound(observation, images), images)[0], "image": pixels, "anchor": anchor or pixels}
-
-
-def multi_modal_data(images: Sequence[Picture]) -> dict[str, Any]:
-    """Return pictures as verl takes them beside a prompt's tokens."""
-    return {"image": [pil(image) for image in images]}
-
-
-def vagen(observation: str, images: Sequence[Picture]) -> dict[str, Any]:
-    """Return an observation as VAGEN's environments give it."""
-    if not images:
-        return {"obs_str": observation}
-    text, shown = observed(bound(observation, images), images)
-    return {"obs_str": text, "multi_modal_input": {MARK: multi_modal_data(shown)["image"]}}

@@ -1,7 +1,7 @@
 """Entry points through which other packages add parts; rollenv's own plug-ins use them too.
 
 The groups are ``rollenv.envs``, ``rollenv.namespaces``, ``rollenv.suites``, ``rollenv.protocols``,
-``rollenv.commands``, ``rollenv.exports`` and ``rollenv.trackers``.
+``rollenv.commands``, ``rollenv.exports``, ``rollenv.trackers`` and ``rollenv.vision``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ def load(group: str, name: str) -> Any:
     """Import what an entry point names.
 
     Raises:
-        BadEntryPoint: it cannot be imported.
+        BadEntryPoint: no installed package has it, or it cannot be imported.
         MissingExtra: it needs a package that is not installed.
     """
-    entry = entry_points(group)[name]
+    entry = entry_points(group).get(name)
+    if entry is None:
+        raise BadEntryPoint(f"no installed package has an entry point {name} of {group}: reinstall what should")
     try:
         return entry.load()
     except MissingExtra:
@@ -101,6 +103,7 @@ def at_line(error: BaseException) -> str:
     """Describe an exception by class, text and the line that raised it, unless that is rollenv's or Python's own."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     frames = traceback.extract_tb(error.__traceback__)
-    if frames and not isinstance(error, ImportError | SyntaxError | AttributeError):
+    own = str(Path(__file__).parents[1])
+    if frames and not isinstance(error, ImportError | SyntaxError) and not frames[-1].filename.startswith(own):
         text += f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
     return text

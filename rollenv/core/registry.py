@@ -127,6 +127,8 @@ def spec(env_id: str) -> EnvSpec:
     Raises:
         UnknownEnv: no such id; the message names the nearest ones.
     """
+    if not isinstance(env_id, str):
+        raise UnknownEnv(f"an id is a text such as 'game:Wordle-v0', not {env_id!r}")
     if env_id.startswith(_SERVED):
         return importlib.import_module("rollenv.remote.env").spec_of(env_id)  # type: ignore[no-any-return]
     if env_id.startswith(f"{DATA}:"):

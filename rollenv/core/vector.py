@@ -278,10 +278,16 @@ def make_vec(
         step_timeout: see :class:`AsyncVectorEnv`; only with ``async_mode``.
 
     Raises:
-        UsageError: ``vec_kwargs`` has another length than ``env_ids``, or ``step_timeout`` is set without
-            ``async_mode``.
+        UsageError: ``vec_kwargs`` has another length than ``env_ids``, ``wrappers`` are no functions, or
+            ``step_timeout`` is set without ``async_mode``.
     """
-    ids = [env_ids] if isinstance(env_ids, str) else list(env_ids)
+    several = isinstance(env_ids, Sequence) and not isinstance(env_ids, str)
+    ids: list[Any] = list(env_ids) if several else [env_ids]
+    number = kwargs.get("num_envs", wrappers)
+    if isinstance(number, int):  # as Gymnasium's
+        raise UsageError(f"make_vec takes an id for each environment: make_vec([{ids[0]!r}] * {number})")
+    if wrappers is not None and not (isinstance(wrappers, Sequence) and all(map(callable, wrappers))):
+        raise UsageError(f"wrappers is a list of functions, each from an environment to one, not {wrappers!r}")
     if vec_kwargs is not None and len(vec_kwargs) != len(ids):
         raise UsageError(f"there are {len(ids)} environments, but {len(vec_kwargs)} vec_kwargs")
 

@@ -21,6 +21,9 @@ from rollenv.rollout.types import Task, Trajectory
 #: Default number of tasks where they are generated, not numbered.
 DEFAULT_TASKS = 100
 
+#: Maximum number of tasks, which are all made before the first is played.
+MOST_TASKS = 10_000_000
+
 #: A value with the bounds of its 95 % interval.
 Interval = tuple[float, float, float]
 
@@ -163,8 +166,8 @@ def tasks_of(
         n = available if n is None else n
         if n > available:
             raise UsageError(f"{env_id} has {available} tasks, fewer than the {n} requested")
-    if n is not None and n < 1:
-        raise UsageError(f"an evaluation needs at least 1 task, got n={n}")
+    if n is not None and not 1 <= n <= MOST_TASKS:
+        raise UsageError(f"an evaluation has at least 1 task and at most {MOST_TASKS:,}, got n={n}")
     tasks = []
     for i in range(DEFAULT_TASKS if n is None else n):
         own = {**options, "index": i} if numbered else options

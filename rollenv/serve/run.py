@@ -184,8 +184,8 @@ def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * unread))  # connections inherit both
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
-    except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {getattr(error, 'strerror', '') or error}") from error
 
 
 def return_memory() -> None:
@@ -233,6 +233,10 @@ async def serve(
         ssl_certfile=str(settings.tls[0]) if settings.tls else None,
         ssl_keyfile=str(settings.tls[1]) if settings.tls else None,
     )
+    try:
+        config.load()
+    except OSError as error:  # of the only files that it reads
+        raise UsageError(f"the TLS certificate {config.ssl_certfile} and its key are not usable: {error}") from error
     web = Uvicorn(config)
     loop = asyncio.get_running_loop()
     draining: list[asyncio.Task[None]] = []

@@ -30,6 +30,7 @@ def link_tree(tmp_path):
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "rollenv").symlink_to(ROOT / "rollenv")
+    (tree / "rollenv.egg-info").symlink_to(ROOT / "rollenv.egg-info")  # the entry points of plug-ins
     return tree
 
 

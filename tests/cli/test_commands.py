@@ -65,6 +65,8 @@ def test_list_and_version(rollenv_command):
         (("eval", "game:Sokoban-v0-easy", "-a", "local:nowhere"), 2, "there is no folder 'nowhere'"),
         (("eval", "game:Sokoban-v0-easy", "-n", "0"), 2, "-n"),
         (("play", "game:Nothing-v0"), 2, "no environment is registered"),
+        (("serve", "--port", "0", "--host", "no..where"), 2, "cannot listen on no..where"),
+        (("serve", "--port", "0", "--certificate", "none", "--key", "none"), 2, "TLS certificate none"),
         (("check",), 2, "name the ids"),
         (("check", "nope:X-v0"), 2, "no environment is registered"),
         (("view", "nowhere"), 2, "no metrics.jsonl"),

@@ -178,12 +178,14 @@ def test_a_folder_without_an_episode_may_be_used_again(tmp_path, capsys):
 
 def test_an_agent_of_ones_own_plays(rollenv_process, tmp_path):
     code = "from rollenv.agents import ConstantAgent\n\nseven = lambda: ConstantAgent('7')\nnone = lambda: 7\n"
+    code += "needs = lambda model: ConstantAgent(model)\n"
     (tmp_path / "own_agent.py").write_text(code)
     played = rollenv_process("eval", "math:Arithmetic-v0-digit", "-n", "4", "--agent", "own_agent:seven")
     assert played.returncode == 0, played.stderr
     assert "played by own_agent:seven" in played.stdout
     for name, error in (
         ("own_agent:none", "which has no start()"),
+        ("own_agent:needs", "takes no arguments"),
         ("own_agnt:x", "PYTHONPATH=FOLDER"),
         ("x", "MODULE:CLASS"),
     ):

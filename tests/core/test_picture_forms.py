@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from rollenv import UsageError
-from rollenv.core.picture_forms import bound, content, multi_modal_data, observed, parts, vagen, verl_agent
+from rollenv.core.picture_forms import bound, content, observed, parts
 from rollenv.core.pictures import picture
 
 PIL = pytest.importorskip("PIL.Image")
@@ -64,42 +64,16 @@ def of_mcp(part):
     return read.text if read.type == "text" else decoded(read.data)
 
 
-def of_trl(part):
-    return part["text"] if part["type"] == "text" else picture(part["image"])
-
-
 def of_stored(part):
     held = {ONE.sha256: ONE, TWO.sha256: TWO}
     return part["text"] if part["type"] == "text" else held[part["sha256"]]
 
 
-@pytest.mark.parametrize("read", [of_openai, of_responses, of_messages, of_gemini, of_mcp, of_trl, of_stored])
+@pytest.mark.parametrize("read", [of_openai, of_responses, of_messages, of_gemini, of_mcp, of_stored])
 def test_a_message_has_texts_and_pictures_in_their_order(read):
     form = read.__name__.removeprefix("of_")
     assert [read(part) for part in written(form)] == ["Before ", ONE, " between ", TWO]
     assert content(form, "only \ud800 text", ()) == "only \ufffd text"
-
-
-def test_verl_agent_has_pixels_beside_the_text():
-    shown = verl_agent("Look.", [ONE])
-    assert shown["text"] == "<image>Look."
-    assert shown["image"].shape == (28, 56, 3)
-    assert (shown["image"] == ONE.array()).all()
-    assert (shown["anchor"] == shown["image"]).all()
-    assert verl_agent("<image>", [ONE], "key")["anchor"] == "key"
-    with pytest.raises(UsageError, match="one picture, not 2"):
-        verl_agent(TEXT, [ONE, TWO])
-
-
-def test_verl_and_vagen_have_pillows_pictures_in_their_order():
-    shown = vagen(TEXT, [ONE, TWO])
-    assert shown["obs_str"] == TEXT
-    for images in (shown["multi_modal_input"]["<image>"], multi_modal_data([ONE, TWO])["image"]):
-        assert [picture(image) for image in images] == [ONE, TWO]
-    assert vagen("Look.", [ONE])["obs_str"].count("<image>") == 1
-    assert vagen("<image> is a word", []) == {"obs_str": "<image> is a word"}
-    with pytest.raises(UsageError, match="1 marks <image> for 2"):
-        vagen("<image>", [ONE, TWO])
 
 
 def test_marks_are_bound_before_texts_are_joined():

@@ -14,6 +14,7 @@ from test_seats import Broken
 from rollenv import UsageError
 from rollenv.agents.base import ConstantAgent, OracleAgent, RandomAgent
 from rollenv.rollout.arena import RoundRobin, pairs_of, ratings, results
+from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
@@ -40,10 +41,11 @@ def _games():
         yield
 
 
-def play(agents, deals=6, env_id=card_game.ID, **settings):
-    table = RoundRobin(agents, **settings)
+def play(agents, deals=6, env_id=card_game.ID):
+    """Results and games of a round robin, in virtual time: who hangs costs none."""
+    table = RoundRobin(agents)
     games = [Trajectory(Task(env_id, seed), member=m) for seed in range(deals) for m in range(len(table.pairs))]
-    with RolloutManager(table, limits=Limits(max_replacements=0)) as manager:
+    with RolloutManager(table, limits=Limits(max_replacements=0), clock=Clock.VIRTUAL) as manager:
         manager.play(games)
     return results([*agents], games), games
 
@@ -135,7 +137,7 @@ class Odd(RandomAgent):
 def test_the_games_of_a_broken_agent_have_failed_and_are_nobodys_loss(how):
     broken = Broken(how) if how in ("hangs", "raises") else Odd(how)
     agents = {"broken": broken, "a": ConstantAgent("bet"), "b": ConstantAgent("pass")}
-    found, games = play(agents, deals=3, seconds=0.2)
+    found, games = play(agents, deals=3)
     by_name = {standing.name: standing for standing in found.standings}
     failed = [game for game in games if not game.complete]
     assert all(game.failure == "agent" for game in failed)

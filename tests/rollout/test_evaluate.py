@@ -174,9 +174,9 @@ def test_every_wrapper_and_tool_of_the_factory_works_in_an_evaluation(
     assert ("<user>" in said) is (name in TOKENIZER_REQUIRED)
 
 
-@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": -1}, {"k": 0}])
+@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": -1}, {"n": 10**30}, {"k": 0}])
 @pytest.mark.parametrize("env_id", ["game:Sokoban-v0-easy", "game:GuessTheNumber-v0"])
-def test_an_evaluation_of_nothing_is_refused(env_id, wrong):
+def test_an_evaluation_of_nothing_or_without_end_is_refused(env_id, wrong):
     with pytest.raises(UsageError, match="at least 1"):
         evaluate(OracleAgent(), env_id, **wrong)
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,9 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, HostedEnv, InlineWorkers
 
 
-def test_failures_in_a_row_bring_rest_and_a_completed_episode_ends_it():
+def test_failures_in_a_row_bring_rest_and_a_completed_episode_ends_it(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("rollenv.rollout.records.health.time.time", lambda: now[0])
     health = Health(max_backoff=100.0)
     for _ in range(3):
         health.failed("e", "w", "raised", "OSError: no")
@@ -27,7 +28,7 @@ def test_failures_in_a_row_bring_rest_and_a_completed_episode_ends_it():
     assert health.avoids("w")
     assert 0 < health.env("e").backoff <= 0.01
     assert health.snapshot()["envs"][0]["state"] == "quarantined"
-    time.sleep(0.02)
+    now[0] += 0.02
     assert not health.avoids("w"), "the rest is over"
     health.failed("e", "w", "raised", "OSError: no")
     assert 0.01 < health.env("e").backoff <= 0.02, "the next one is twice as long"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from waiting import running
 
 from rollenv import UsageError
 from rollenv.sandbox import AsyncSandbox, Context, Execution, Limits, NotFound, Pool, Result, Sandbox
@@ -372,15 +373,9 @@ def test_contexts_are_listed_restarted_and_removed(box):
 
 
 def test_a_restart_ends_a_cell_that_runs(box):
-    task: list[Execution] = []
-    import threading
-
-    thread = threading.Thread(target=lambda: task.append(box.run_code("import time; time.sleep(19)")))
-    thread.start()
-    time.sleep(0.5)
-    box.restart_context()
-    thread.join(5)
-    assert task[0].error.name == "Killed"
+    with running(box, "import time; time.sleep(60)") as ended:
+        box.restart_context()
+    assert ended[0].error.name == "Killed"
     assert box.run_code("1 + 1").text == "2"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import engine
 import pytest
+from waiting import eventually
 
 from rollenv import UsageError
 from rollenv.sandbox import IsolationError, Limits, Pool, PoolFull, SandboxError
@@ -95,25 +96,23 @@ def test_many_threads_share_a_pool(pool):
 
 
 def test_first_come_first_served():
-    order: list[int] = []
-    with Pool(1) as pool:
-        threads = []
+    def came(pool: Pool) -> int:
+        return sum(pool.health()[name] for name in ("runs", "running", "waiting"))
+
+    with Pool(1) as pool, ThreadPoolExecutor(6) as threads:
+        runs = []
         for i in range(6):
-            threads.append(
-                threading.Thread(target=lambda i=i: (pool.run("import time; time.sleep(0.1)"), order.append(i)))
-            )
-            threads[-1].start()
-            time.sleep(0.02)
-        for thread in threads:
-            thread.join()
-    assert order == sorted(order)
+            runs.append(threads.submit(pool.run, "import time; print(time.monotonic()); time.sleep(0.1)"))
+            assert eventually(lambda i=i: came(pool) > i)
+        begun = [float(run.result().stdout) for run in runs]
+    assert begun == sorted(begun)
 
 
 @pytest.mark.slow
 def test_back_pressure():
     with Pool(1, max_waiting=1) as pool, ThreadPoolExecutor(2) as threads:
         slow = [threads.submit(pool.run, "import time; time.sleep(0.8)") for _ in range(2)]
-        time.sleep(0.3)
+        assert eventually(lambda: pool.health()["waiting"] == 1)
         with pytest.raises(PoolFull):
             pool.run("1")
         assert all(s.result().exit_code == 0 for s in slow)
@@ -195,7 +194,7 @@ def test_closing_ends_what_runs_and_what_waits():
     pool.close()
     pool.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert len(errors) == 3
     with pytest.raises(SandboxError, match="closed"):
         pool.run("1")

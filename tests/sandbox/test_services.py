@@ -34,7 +34,7 @@ MIB = 1 << 20
 LIMITS = Limits(seconds=20, memory_mb=256, disk_mb=48)
 
 
-def soon(check: Callable[[], bool], seconds: float = 5.0) -> bool:
+def soon(check: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether it becomes true in time."""
     until = time.monotonic() + seconds
     while not (held := check()) and time.monotonic() < until:
@@ -177,7 +177,7 @@ def test_processes_are_listed_connected_to_and_killed(box):
     box.commands.send_stdin(handle.pid, "two\n")
     assert soon(lambda: "".join(heard) == "got two\n"), "from then on"
     assert box.commands.kill(handle.pid)
-    assert handle.wait(5).exit_code == 137
+    assert handle.wait(60).exit_code == 137
     assert not box.commands.kill(handle.pid)
     with pytest.raises(NotFound):
         box.commands.connect(handle.pid)
@@ -248,9 +248,9 @@ def test_a_program_at_a_terminal(box):
     assert soon(lambda: b"interrupted" in terminal.shown), "control and c reach the program in front"
     assert terminal.pid > 1
     terminal.send("exit 5\n")
-    assert terminal.wait(5) == 5
+    assert terminal.wait(60) == 5
     with pytest.raises(NotFound):
-        box.terminals.start(["no-such-program"]).wait(5)
+        box.terminals.start(["no-such-program"]).wait(60)
 
 
 def test_a_terminal_ends_with_its_handle_and_opens_no_way_to_others(box):
@@ -268,7 +268,7 @@ found"""
     if box.backend == "local":
         assert box.run_code(code).text == "[]"
     terminal.kill()
-    terminal.wait(5)
+    terminal.wait(60)
     count = "sum(b'986' in open(f'/proc/{p}/cmdline', 'rb').read() for p in __import__('os').listdir('/proc') if p.isdigit())"
     box.commands.run("sleep 0.2")
     assert int(box.run_code(count).text) <= 1, (

@@ -258,7 +258,7 @@ def test_a_replay_that_differs_is_not_played_on(serve):
     env = rollenv.make(f"{served.address}/test:Moody-v0")
     env.reset(1)
     env.step("random")
-    assert eventually(lambda: health(served)["sessions"]["open"] == 0, 10)
+    assert eventually(lambda: health(served)["sessions"]["open"] == 0)
     for _ in range(2):
         with pytest.raises(rollenv.core.errors.RollenvError, match="another answer"):
             env.step("x")

@@ -467,4 +467,4 @@ def test_a_connection_ends_when_its_token_expires(serve, tmp_path, monkeypatch):
             return True
         return False
 
-    assert eventually(refused, 60)
+    assert eventually(refused)

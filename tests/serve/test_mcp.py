@@ -273,16 +273,16 @@ def test_there_is_room_for_so_many(serve):
 def test_a_cancelled_call_stops(server, talk):
     sandbox = talk.call("run_code", code="import time")["sandbox"]
     answers = []
-    arguments = {"code": "time.sleep(60)", "timeout": 100}
+    arguments = {"code": "open('begun', 'w').close(); time.sleep(60)", "timeout": 100}
     slow = threading.Thread(
         target=lambda: answers.append(talk.post("tools/call", {"name": "run_code", "arguments": arguments}, number=77))
     )
     slow.start()
-    time.sleep(0.5)
+    assert eventually(lambda: "begun" in str(talk.call("list_files")))
     with pytest.raises(ToolError, match="running"):
         talk.call("run_code", code="1")
     assert talk.post("notifications/cancelled", {"requestId": 77}, number=None).status_code == 202
-    slow.join(10)
+    slow.join(30)
     assert not slow.is_alive()
     assert eventually(lambda: answers and "cancelled" in answers[0].text)
 

@@ -290,7 +290,7 @@ def test_a_call_that_hangs_ends_with_its_session(page):
     page.ask("open", session=session, env="test:Moody-v0", seed="1")
     thread = threading.Thread(target=lambda: answers.append(page.refused("step", session=session, action="hang 300")))
     thread.start()
-    assert eventually(lambda: any(row["state"] == "busy" for row in page.ask("sessions")["sessions"]), 20)
+    assert eventually(lambda: any(row["state"] == "busy" for row in page.ask("sessions")["sessions"]))
     page.ask("end", session=session)
     thread.join(200)
     assert answers == [(404, "gone")]
@@ -360,9 +360,9 @@ def test_a_replay_that_nobody_reads_ends(page):
     with page.http.stream(
         "POST", "/page/api/replay", json={"env": "test:Moody-v0", "seed": "7", "actions": ["hang 1"] * 1000}
     ):
-        mine = eventually(lambda: open_keys(page) - before, 20)
+        mine = eventually(lambda: open_keys(page) - before)
         assert mine
-    assert eventually(lambda: not mine & open_keys(page), 20)
+    assert eventually(lambda: not mine & open_keys(page))
 
 
 def open_keys(page) -> set[str]:
@@ -393,7 +393,7 @@ def test_sessions_of_all_faces_are_seen_and_watched(server, page):
     assert (turns[-1]["observation"].startswith(observation), turns[-1]["reward"]) == (True, reward)
     assert page.refused("step", session=row["key"], action="x") == (404, "gone"), "what is seen gives no control"
     env.close()
-    assert eventually(lambda: row["key"] not in open_keys(page) and page.refused("watch", key=row["key"])[0] == 404, 20)
+    assert eventually(lambda: row["key"] not in open_keys(page) and page.refused("watch", key=row["key"])[0] == 404)
 
 
 def test_watching_waits_for_a_turn(server, page):
@@ -431,7 +431,7 @@ def test_sessions_that_cannot_be_linked_say_why(server, page):
 def test_health_has_the_last_minutes_and_checks(page):
     session = name()
     page.ask("open", session=session, env="test:Echo-v0", seed="1")
-    assert eventually(lambda: len(page.ask("health")["samples"]["time"]) >= 1, 20)
+    assert eventually(lambda: len(page.ask("health")["samples"]["time"]) >= 1)
     health = page.ask("health")
     samples = health["samples"]
     assert {len(samples[each]) for each in ("time", "sessions", "calls", "failures", "p50", "p99", "sandboxes")} == {

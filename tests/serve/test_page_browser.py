@@ -231,11 +231,11 @@ def test_sessions_are_watched_live_and_end_with_their_tab(tabs, serve):
     watcher.get_by_role("button", name="Link to its replay").click()
     watcher.get_by_role("link", name="Open the replay").click()
     expect(watcher.locator(".place")).to_have_text("turn 0 of 2")
-    assert eventually(lambda: len(sessions(served.http)) == 1, 20)
+    assert eventually(lambda: len(sessions(served.http)) == 1)
     watcher.goto(f"{served.http}/#/sessions")
     expect(watcher.locator("tbody tr")).to_have_count(1)
     player.goto("about:blank")
-    assert eventually(lambda: not sessions(served.http), 20)
+    assert eventually(lambda: not sessions(served.http))
     expect(watcher.get_by_text("No sessions are open.")).to_be_visible()
     player.goto(served.http)
 
@@ -475,7 +475,7 @@ def test_no_page_can_frame_it(tabs, served):
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     tab.goto(outer)
-    assert eventually(lambda: tab.wait_for_timeout(50) or tab.frames[1].url.startswith("chrome-error:"), 20)
+    assert eventually(lambda: tab.wait_for_timeout(50) or tab.frames[1].url.startswith("chrome-error:"))
     assert asked == [outer, f"{served.http}/"]
     tab.close()
 

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+import seeing  # noqa: E402
 
 from rollenv.trainers.config import load_config  # noqa: E402
 from rollenv.trainers.memory import (  # noqa: E402
     Shape,
     Update,
     adapter_parameters,
+    held_bytes,
     longest_sample,
     shape_of,
     table,
@@ -76,6 +79,40 @@ def test_a_sample_longer_than_a_micro_batch_counts_whole():
     config = load_config("webshop_published", ["optimizer.micro_batch_tokens=1000"])
     assert update_of(config, 4608, player=2).tokens == 4608
     assert update_of(load_config("sokoban"), 0, player=4).player == 0, "the tiny model's weights are shared"
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("family", seeing.FAMILY)
+def test_activations_of_pictures_are_near_what_autograd_keeps(family, checkpointing, monkeypatch):
+    image, kept = seeing.drawn(1, 168, 112), []
+    for layers in (2, 5):
+        monkeypatch.setitem(seeing._VISION, "depth", layers)
+        agent = seeing.seeing(family)
+        settings, eyes = agent.model.config, agent.model.rollenv_eyes
+        settings.vision_config.num_hidden_layers = layers
+        model = type(agent.model)(settings).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+        found = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor, all=found: all.append(tensor) or tensor, abs):
+            eyes.features(model, [image])
+        sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in found}
+        kept.append(sum(size for at, size in sizes.items() if at not in own) / eyes.patches(image))
+    shape = shape_of(settings).vision
+    expected = held_bytes(dataclasses.replace(shape, layers=5), 4, checkpointing) - held_bytes(
+        dataclasses.replace(shape, layers=2), 4, checkpointing
+    )
+    assert 0.95 <= expected / (kept[1] - kept[0]) <= 1.6
+
+
+def test_pictures_count_if_their_part_is_trained():
+    shape = dataclasses.replace(LARGE, vision=Shape(600_000_000, 32, 1280, 3420, 1280, 1280, 0))
+    frozen, trained = (update_memory(shape, Update(16_384, 2, patches=0.5, vision=vision)) for vision in (False, True))
+    assert frozen["activations of pictures"] == 0
+    assert trained["activations of pictures"] == 8192 * held_bytes(shape.vision, 2, False)
+    assert trained["gradients"] - frozen["gradients"] == 4 * 600_000_000
+    assert trained["activations"] == frozen["activations"]
 
 
 def test_adapters_are_counted_and_need_little():

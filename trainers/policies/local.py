@@ -373,7 +373,7 @@ def choose_attention(model: PreTrainedModel) -> bool:
     config, before = model.config.get_text_config(), model.config._attn_implementation
     others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
     eyes = eyes_of(model)
-    if eyes and eyes.family.mutual:
+    if eyes and eyes.mutual:
         why = "the tokens of its pictures attend to later ones"
     elif others:
         why = f"it has layers of the type {', '.join(others)}"

@@ -215,6 +215,8 @@ class WorkerServer(Slot):
             if self.up:
                 silent_since = loop.time()
                 logger.info("%s: %s", self.name, why)
+            elif not self.tried:
+                logger.warning("%s: %s; trying again until it answers", self.name, why)
             self.up, self.tried = False, True
             if loop.time() - silent_since >= self.workers.lost_after or not self._pending:
                 self._lose(why)

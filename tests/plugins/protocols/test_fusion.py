@@ -216,7 +216,7 @@ def test_a_client_that_leaves_ends_its_program(server):
         head = f"POST /run_code HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
         connection.sendall(head.encode() + body)
         assert eventually(lambda: open_sandboxes(server) == 1)
-    assert eventually(lambda: open_sandboxes(server) == 0, 5)
+    assert eventually(lambda: open_sandboxes(server) == 0)
 
 
 @pytest.mark.integration

@@ -110,7 +110,7 @@ def test_its_lease_is_renewed_by_calls(api):
         api.call("execute", sandbox_id=name, command=["true"])
     api.call("execute", sandbox_id=name, command=["sleep", "2.5"])  # a call that takes longer than the lease
     assert api.status(name)["status"] == "Success"
-    assert eventually(lambda: api.status(name)["status"] == "Failed", 5)
+    assert eventually(lambda: api.status(name)["status"] == "Failed")
 
 
 @pytest.mark.parametrize(
