@@ -19,7 +19,7 @@ from mcp.server import MCPServer
 import rollenv
 from rollenv import MissingExtra, UsageError
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.core.tools.calculator import calculator_tool
+from rollenv.core.tools.calculator import calculator
 from rollenv.core.tools.calls import first_call
 from rollenv.core.tools.function import FunctionTool
 from rollenv.core.tools.mcp import MCPError, MCPTool
@@ -102,7 +102,7 @@ def test_schemas_come_from_hints_and_docstring():
 )
 def test_the_calculator(expression, says, failed):
     call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
-    done = calculator_tool().execute_action(f"<tool_call>{call}</tool_call>")
+    done = FunctionTool(calculator).execute_action(f"<tool_call>{call}</tool_call>")
     assert says in done.observation
     assert done.has_error == failed
 
