@@ -1,7 +1,8 @@
 """Agents: random, oracle, scripted, language models."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rollenv.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rollenv.agents.base import (
@@ -26,30 +27,6 @@ if TYPE_CHECKING:
     from rollenv.agents.scripted import ReplayAgent
     from rollenv.agents.vllm import VLLMAgent
 
-#: The module of each public name; it is imported when the name is first used.
-_MODULES = {
-    "Action": "rollenv.agents.base",
-    "Agent": "rollenv.agents.base",
-    "AgentFailed": "rollenv.agents.base",
-    "ConstantAgent": "rollenv.agents.base",
-    "ContextFull": "rollenv.agents.base",
-    "NopAgent": "rollenv.agents.base",
-    "OracleAgent": "rollenv.agents.base",
-    "RandomAgent": "rollenv.agents.base",
-    "Session": "rollenv.agents.base",
-    "Updatable": "rollenv.agents.base",
-    "ChatAgent": "rollenv.agents.chat.agent",
-    "Endpoint": "rollenv.agents.chat.endpoint",
-    "EngineAgent": "rollenv.agents.engine_agent",
-    "Sampling": "rollenv.agents.engines.base",
-    "Gateway": "rollenv.agents.gateway.gateway",
-    "HarnessAgent": "rollenv.agents.harness.agent",
-    "TrainedHarnessAgent": "rollenv.agents.harness.agent",
-    "LocalAgent": "rollenv.agents.local",
-    "ReplayAgent": "rollenv.agents.scripted",
-    "VLLMAgent": "rollenv.agents.vllm",
-}
-
 __all__ = [
     "Action",
     "Agent",
@@ -73,12 +50,19 @@ __all__ = [
     "VLLMAgent",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "rollenv.agents.base": "Action Agent AgentFailed ConstantAgent ContextFull NopAgent OracleAgent "
+        "RandomAgent Session Updatable",
+        "rollenv.agents.chat.agent": "ChatAgent",
+        "rollenv.agents.chat.endpoint": "Endpoint",
+        "rollenv.agents.engine_agent": "EngineAgent",
+        "rollenv.agents.engines.base": "Sampling",
+        "rollenv.agents.gateway.gateway": "Gateway",
+        "rollenv.agents.harness.agent": "HarnessAgent TrainedHarnessAgent",
+        "rollenv.agents.local": "LocalAgent",
+        "rollenv.agents.scripted": "ReplayAgent",
+        "rollenv.agents.vllm": "VLLMAgent",
+    },
+)

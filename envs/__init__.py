@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rollenv.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rollenv.envs.tools.base import Problem, ToolEnv
 
-#: The module of each public name, imported on first use.
-_MODULES = {"ToolEnv": "rollenv.envs.tools.base", "Problem": "rollenv.envs.tools.base"}
-
 __all__ = ["Problem", "ToolEnv"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, {"rollenv.envs.tools.base": "Problem ToolEnv"})
 
 
 def register_all() -> None:

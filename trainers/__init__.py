@@ -1,7 +1,8 @@
 """Training: advantages, losses, batches, the loop, recipes."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rollenv.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rollenv.trainers.advantages.batch import AdvantageInput
@@ -17,34 +18,6 @@ if TYPE_CHECKING:
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.trainer import Trainer, TrainingResult
     from rollenv.trainers.training import train
-
-#: The module of each public name; it is imported when the name is first used.
-_MODULES = {
-    "AdvantageInput": "rollenv.trainers.advantages.batch",
-    "LossInput": "rollenv.trainers.losses.types",
-    "TokenLoss": "rollenv.trainers.losses.types",
-    "empg": "rollenv.trainers.advantages.entropy",
-    "bi_level_gae": "rollenv.trainers.advantages.gae",
-    "token_gae": "rollenv.trainers.advantages.gae",
-    "turn_gae": "rollenv.trainers.advantages.gae",
-    "grpo": "rollenv.trainers.advantages.groups",
-    "maxrl": "rollenv.trainers.advantages.groups",
-    "reinforce": "rollenv.trainers.advantages.groups",
-    "reinforce_pp": "rollenv.trainers.advantages.groups",
-    "rloo": "rollenv.trainers.advantages.groups",
-    "hgpo": "rollenv.trainers.advantages.history",
-    "gigpo": "rollenv.trainers.advantages.turns",
-    "mt_grpo": "rollenv.trainers.advantages.turns",
-    "rebn": "rollenv.trainers.advantages.turns",
-    "step_reinforce": "rollenv.trainers.advantages.turns",
-    "TrainConfig": "rollenv.trainers.config",
-    "load_config": "rollenv.trainers.config.load",
-    "Learner": "rollenv.trainers.own_loop",
-    "RunDir": "rollenv.trainers.run_dir",
-    "TrainingResult": "rollenv.trainers.trainer",
-    "Trainer": "rollenv.trainers.trainer",
-    "train": "rollenv.trainers.training",
-}
 
 __all__ = [
     "AdvantageInput",
@@ -73,13 +46,21 @@ __all__ = [
     "turn_gae",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    name = {"Result": "TrainingResult"}.get(name, name)  # its former name
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "rollenv.trainers.advantages.batch": "AdvantageInput",
+        "rollenv.trainers.losses.types": "LossInput TokenLoss",
+        "rollenv.trainers.advantages.entropy": "empg",
+        "rollenv.trainers.advantages.gae": "bi_level_gae token_gae turn_gae",
+        "rollenv.trainers.advantages.groups": "grpo maxrl reinforce reinforce_pp rloo",
+        "rollenv.trainers.advantages.history": "hgpo",
+        "rollenv.trainers.advantages.turns": "gigpo mt_grpo rebn step_reinforce",
+        "rollenv.trainers.config": "TrainConfig",
+        "rollenv.trainers.config.load": "load_config",
+        "rollenv.trainers.own_loop": "Learner",
+        "rollenv.trainers.run_dir": "RunDir",
+        "rollenv.trainers.trainer": "Trainer TrainingResult",
+        "rollenv.trainers.training": "train",
+    },
+)

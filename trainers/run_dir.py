@@ -58,7 +58,6 @@ class RunDir:
         self.metrics_file = path / "metrics.jsonl"
         self.episodes_file = path / "episodes.jsonl"
         self.checkpoints = path / "checkpoints"
-        self.report_file = path / "report.html"
 
     @classmethod
     def create(cls, config: TrainConfig, recipe: str) -> RunDir:

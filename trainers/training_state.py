@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
@@ -17,7 +17,7 @@ from rollenv.rollout.types import Task
 from rollenv.trainers import checkpoint, sharded_state
 from rollenv.trainers.batches import read_task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.algorithms import Ppo
+from rollenv.trainers.config.algorithms import CriticConfig, Ppo
 from rollenv.trainers.config.losses import KlReward, Sibling, Teacher
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
@@ -34,6 +34,9 @@ from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
 from rollenv.trainers.sources.base import DataChanged
 from rollenv.trainers.sources.configured import source_of
+
+if TYPE_CHECKING:
+    from rollenv.trainers.roles import RemoteReader
 
 
 @dataclass(slots=True)
@@ -151,34 +154,67 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     roles, lora = config.placement.roles, None
     if (adapters := config.model.lora).rank:
         lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
-    if roles.used:
-        from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
 
     # Files of the teacher and the checkpoint come before a warm-up of minutes, since they may be missing.
     teacher = player = None
-    remote: RemoteReader | None = None
     states: dict[str, Any] = {}
     about: dict[str, Any] = {}
     if isinstance(config.distill, Teacher) and ranks.first and not roles.teacher.actors:
         teacher = LocalAgent.load(config.distill.path, plays=False)
     if ranks.first and saved:
         player, states, about = checkpoint.load(saved, plays=config.player.kind == "local")
-
-    # The model. A checkpoint with adapters holds the merged model; its adapters are for the untrained one.
-    if ranks.first and (player is None or lora):
+    if ranks.first and (player is None or lora):  # a checkpoint's adapters are for the untrained model
         version = player.version if player else 0
         player = initial_agent(config, wrappers, report)
         player.version = version
-    if roles.teacher.actors:
-        remote = RemoteReader(config, wrappers, "teacher", ranks)
-    if player and (teacher or remote):
-        taught_by: Any = remote or teacher
-        if taught_by.vocabulary != player.vocabulary:
-            raise UsageError(
-                "distill.path has another vocabulary than the trained model, so it cannot score its tokens: choose a "
-                "teacher with the same tokenizer"
-            )
+
+    remote = _in_actor(config, wrappers, "teacher", ranks) if roles.teacher.actors else None
+    if player and (remote or teacher):
+        _refuse_other_vocabulary(player, remote or teacher)
     policy = initial_policy(config, player, ranks, share=config.shares_weights, lora=lora)
+    _refuse_unfit(config, policy)
+    state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
+    if player:
+        state.source = source_of(config, wrappers)
+        state.base_agent = state.player = player
+        state.context = player.engine.max_context
+    state.ranks, state.context = ranks, ranks.share(state.context)
+    if isinstance(config.algorithm, Ppo):
+        state.critic = _critic(config, config.algorithm.critic, policy, player, ranks)
+    if isinstance(config.kl, KlReward):
+        state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
+    if config.reads_reference:
+        state.reference = _reference(config, wrappers, report, policy, ranks)
+    if isinstance(config.distill, Teacher):
+        state.teacher = remote or initial_policy(config, teacher, ranks)
+    elif isinstance(config.distill, Sibling) and config.distill.decay:
+        state.teacher = Averaged(initial_policy(config, player, ranks, lora=lora), config.distill.decay)
+    if saved:
+        _read(saved, state, states if ranks.first else None, ranks.share(about))
+        if lora and config.weight_form != "adapter":
+            weights = merged_weights(policy.model)
+            load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
+    return state
+
+
+def _in_actor(
+    config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"], ranks: Ranks
+) -> RemoteReader:
+    from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
+
+    return RemoteReader(config, wrappers, name, ranks)
+
+
+def _refuse_other_vocabulary(player: LocalAgent, teacher: Any) -> None:
+    if teacher.vocabulary != player.vocabulary:
+        raise UsageError(
+            "distill.path has another vocabulary than the trained model, so it cannot score its tokens: choose a "
+            "teacher with the same tokenizer"
+        )
+
+
+def _refuse_unfit(config: TrainConfig, policy: LocalPolicy) -> None:
+    """Raise UsageError if a setting is not for the policy's kind of model."""
     if config.played_rank and (inside := wrapped_parameters(policy.model)):
         raise UsageError(
             f"player.lora=adapter: {config.player.kind} cannot take the adapters of {next(iter(inside))}, a parameter "
@@ -188,60 +224,48 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
         raise UsageError("loss.router does nothing: the model is not a mixture of experts; leave it out")
     if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
         raise UsageError("loss.routing=replay needs a mixture of experts that reads packed sequences; leave it out")
-    state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
-    if player:
-        state.source = source_of(config, wrappers)
-        state.base_agent = state.player = player
-        state.context = player.engine.max_context
-    state.ranks, state.context = ranks, ranks.share(state.context)
 
-    # The critic. A policy with adapters or of several ranks has no whole model to copy in float32: the player's is
-    # copied in main memory, as several ranks may train a model that is larger than one device.
-    if isinstance(config.algorithm, Ppo):
-        model, distribute = policy.model, None
-        if ranks.together or lora:
-            model = Scorer(exact(player.model)).model if player else None
-        if ranks.together:
-            distribute = partial(_sharded_critic, config, ranks)
-        elif model is not None:
-            model = model.to(policy.device)
-        settings = config.algorithm.critic
-        how = {"lr": settings.lr, "clip": settings.clip, "max_grad_norm": config.optimizer.max_grad_norm}
-        state.critic = Critic(model, kind=settings.kind, packs=policy.packs, distribute=distribute, **how)
 
-    # The reference of the KL divergence: the untrained model.
-    if isinstance(config.kl, KlReward):
-        state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
-    if config.reads_reference:
-        if lora:
-            state.reference = Unadapted(policy, policy.model)
-        elif roles.reference.actors:
-            state.reference = RemoteReader(config, wrappers, "reference", ranks)
-        else:
-            untrained = initial_agent(config, wrappers, report) if ranks.first else None
-            state.reference = initial_policy(config, untrained, ranks)
+def _critic(
+    config: TrainConfig, settings: CriticConfig, policy: LocalPolicy, player: LocalAgent | None, ranks: Ranks
+) -> Critic:
+    """Create the critic as a copy of the player's model.
 
-    # The teacher: a model of its own, or an average of the trained weights.
-    if isinstance(config.distill, Teacher):
-        state.teacher = remote or initial_policy(config, teacher, ranks)
-    elif isinstance(config.distill, Sibling) and config.distill.decay:
-        state.teacher = Averaged(initial_policy(config, player, ranks, lora=lora), config.distill.decay)
+    A policy with adapters or of several ranks has no whole model to copy in float32: the player's is copied in main
+    memory, as several ranks may train a model that is larger than one device.
+    """
+    model, distribute = policy.model, None
+    if ranks.together or config.model.lora.rank:
+        model = Scorer(exact(player.model)).model if player else None
+    if ranks.together:
+        distribute = partial(_sharded_critic, config, ranks)
+    elif model is not None:
+        model = model.to(policy.device)
+    how = {"lr": settings.lr, "clip": settings.clip, "max_grad_norm": config.optimizer.max_grad_norm}
+    return Critic(model, kind=settings.kind, packs=policy.packs, distribute=distribute, **how)
 
-    # The checkpoint: weights, optimizers and the cursor of the tasks; at last the adapters, merged into the player.
-    if saved is None:
-        return state
-    about = ranks.share(about)
+
+def _reference(
+    config: TrainConfig, wrappers: Wrappers, report: Report, policy: LocalPolicy, ranks: Ranks
+) -> LogprobReader:
+    """Create the reference of the KL divergence: the untrained model."""
+    if config.model.lora.rank:
+        return Unadapted(policy, policy.model)
+    if config.placement.roles.reference.actors:
+        return _in_actor(config, wrappers, "reference", ranks)
+    untrained = initial_agent(config, wrappers, report) if ranks.first else None
+    return initial_policy(config, untrained, ranks)
+
+
+def _read(saved: Path, state: TrainingState, states: dict[str, Any] | None, about: dict[str, Any]) -> None:
+    """Read a checkpoint's weights, optimizers and cursor of the tasks; its states only if another rank has them."""
     try:
-        state.load(saved, states if ranks.first else checkpoint.states_of(saved), about)
+        state.load(saved, checkpoint.states_of(saved) if states is None else states, about)
     except DataChanged:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"the {error} is missing" if isinstance(error, KeyError) else str(error)
         raise checkpoint.damaged_error(saved, why) from error
-    if lora and config.weight_form != "adapter":
-        weights = merged_weights(policy.model)
-        load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
-    return state
 
 
 def _sharded_critic(config: TrainConfig, ranks: Ranks, valuer: Valuer | None) -> Valuer:

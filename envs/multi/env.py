@@ -40,7 +40,6 @@ class MultiAgentEnv(Env):
         self.terminations = dict.fromkeys(agents, False)
         self.truncations = dict.fromkeys(agents, False)
         self.infos: dict[str, dict[str, Any]] = {agent: {} for agent in agents}
-        self.messages: dict[str, list[tuple[str, str]]] = {agent: [] for agent in agents}
         self.agent_selector.reinit(agents)
 
     # -- what a game writes ------------------------------------------------------------------------------------------
@@ -117,11 +116,7 @@ class MultiAgentEnv(Env):
             self.infos[agent],
         )
 
-    def get_active_states(self) -> dict[str, Any]:
-        """Return :meth:`get_state` of every active agent."""
-        return {agent: self.get_state(agent) for agent in self.agent_selector.get_active_agents()}
-
-    # -- agents and messages -----------------------------------------------------------------------------------------
+    # -- agents ------------------------------------------------------------------------------------------------------
 
     def _check(self, agent: str) -> None:
         if agent not in self.cumulative_rewards:
@@ -134,34 +129,15 @@ class MultiAgentEnv(Env):
         self.cumulative_rewards.setdefault(agent, 0.0)
         self.terminations[agent] = self.truncations[agent] = False
         self.infos[agent] = {}
-        self.messages.setdefault(agent, [])
 
     def remove_agent(self, agent: str) -> None:
         """Remove an agent from the running episode; its rewards and its last info stay."""
         self.agent_selector.remove_agent(agent)
         self.agents.remove(agent)
 
-    def send_message(self, sender: str, receiver: str, message: str) -> None:
-        """Put a message into an agent's inbox."""
-        self._check(sender)
-        self._check(receiver)
-        self.messages[receiver].append((sender, message))
-
-    def broadcast_message(self, sender: str, message: str) -> None:
-        """Send a message to every other agent in the game."""
-        for agent in self.agents:
-            if agent != sender:
-                self.send_message(sender, agent, message)
-
-    def read_messages(self, agent: str) -> list[tuple[str, str]]:
-        """Empty an agent's inbox; return (sender, message) pairs, oldest first."""
-        self._check(agent)
-        messages, self.messages[agent] = self.messages[agent], []
-        return messages
-
     # -- JSON state --------------------------------------------------------------------------------------------------
 
-    _TABLES = ("agents", "cumulative_rewards", "terminations", "truncations", "infos", "messages")
+    _TABLES = ("agents", "cumulative_rewards", "terminations", "truncations", "infos")
 
     def _get_state(self) -> dict[str, Any]:
         tables = {name: copy.deepcopy(getattr(self, name)) for name in self._TABLES}
@@ -170,7 +146,6 @@ class MultiAgentEnv(Env):
     def _set_state(self, state: dict[str, Any]) -> None:
         for name in self._TABLES:
             setattr(self, name, copy.deepcopy(state[name]))
-        self.messages = {agent: [(s, m) for s, m in box] for agent, box in self.messages.items()}
         self.agent_selector.reinit(state["order"])
         if state["selected"] is not None:
             self.agent_selector.select(state["selected"])

@@ -42,14 +42,6 @@ class AgentSelector:
             self._at = (self._at + 1) % len(self.agents)
         return self.selected
 
-    def is_first(self) -> bool:
-        """Return whether a round begins with this step."""
-        return self._at == 0
-
-    def is_last(self) -> bool:
-        """Return whether a round ends with this step."""
-        return self.mode == "parallel" or self._at == max(len(self.agents) - 1, 0)
-
     def add_agent(self, agent: str) -> None:
         """Add an agent at the end of the round."""
         if agent in self.agents:

@@ -7,13 +7,11 @@ prices and values of options. A product is a function of style, seed and its num
 from __future__ import annotations
 
 import functools
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 from rollenv.cache import cached
 from rollenv.core.errors import UsageError
@@ -170,41 +168,3 @@ def generate_catalogue(style: Style, seed: int = 0) -> Path:
     name = "-".join(str(int(value)) for value in asdict(style).values())
     name = f"generated{FORMAT}.{GENERATOR}-{seed}-{name}"
     return cached("webshop", name, lambda folder: write_catalogue(generated(style, seed), folder))
-
-
-def write_webshop_files(style: Style, folder: Path, seed: int = 0) -> None:
-    """Write a generated shop as ``items_shuffle.json`` and ``items_ins_v2.json``, in WebShop's published format.
-
-    The folder is created if needed.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "items_shuffle.json").open("w") as items, (folder / "items_ins_v2.json").open("w") as notes:
-        for number, product in enumerate(generated(style, seed)):
-            items.write(",\n" if number else "[")
-            json.dump(_item(product), items)
-            notes.write(",\n" if number else "{")
-            note = {
-                "attributes": product.attributes,
-                "instruction": product.instruction,
-                "instruction_attributes": product.instruction_attributes,
-            }
-            notes.write(f"{json.dumps(product.asin)}: {json.dumps(note)}")
-        items.write("]\n")
-        notes.write("}\n")
-
-
-def _item(product: Product) -> dict[str, Any]:
-    return {
-        "asin": product.asin,
-        "name": product.title,
-        "full_description": product.description,
-        "small_description": list(product.bullets),
-        "pricing": product.price_tag,
-        "category": product.category,
-        "query": product.query,
-        "product_category": product.product_category,
-        "images": [],
-        "customization_options": {
-            name: [{"value": value} for value in values] for name, values in product.options.items()
-        },
-    }

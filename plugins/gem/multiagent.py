@@ -39,6 +39,9 @@ class AgentSelector(selector.AgentSelector):
             raise UsageError(f"mode {self.mode!r} is unknown; choose one of {', '.join(selector.MODES)}")
         return super().get_active_agents()
 
+    def is_first(self) -> bool:
+        return self._at == 0
+
     def is_last(self) -> bool:
         return self._at == len(self.agents) - 1
 

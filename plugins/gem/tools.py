@@ -213,15 +213,13 @@ class MCPTool(mcp.MCPTool):
         return cls(url, auth, headers, **kwargs)
 
     @classmethod
-    def from_config_file(cls, config_path: str | Path, **kwargs: Any) -> Self:  # type: ignore[override]
+    def from_config_file(cls, config_path: str | Path, **kwargs: Any) -> Self:
         """The servers that a JSON file names."""
         with open(config_path, encoding="utf-8") as file:
             return cls(json.load(file), **kwargs)
 
     @classmethod
-    def from_local_command(  # type: ignore[override]
-        cls, server_params: Mapping[str, Any], name: str = "default", **kwargs: Any
-    ) -> Self:
+    def from_local_command(cls, server_params: Mapping[str, Any], name: str = "default", **kwargs: Any) -> Self:
         """A server that is started as a process: ``{"command": ..., "args": [...]}``."""
         return cls({"mcpServers": {name: dict(server_params)}}, **kwargs)
 

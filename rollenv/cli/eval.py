@@ -87,10 +87,9 @@ def command(
 
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
-    from rollenv.core.registry import named_wrappers, spec
+    from rollenv.core.registry import named_wrappers
     from rollenv.core.wrappers.factory import with_tokenizer
     from rollenv.rollout.evaluate import evaluate
-    from rollenv.rollout.fingerprints import model_fingerprint, row_fingerprints
 
     ids = list(dict.fromkeys([env, *(text for text in settings or () if "=" not in text)]))
     given = key_values(text for text in settings or () if "=" in text)
@@ -102,12 +101,7 @@ def command(
     tokenizer = tokenizer or (str(newest_checkpoint(Path(model))) if model else "")
     around = with_tokenizer(named_wrappers(wrappers), tokenizer)
     # an unknown id, a wrong setting or prompt, and another evaluation in a folder fail before a model is loaded
-    plans = []
-    for named, place in _places(ids, out):
-        env, kwargs = evaluated_data(named, given)
-        if len(ids) > 1 and "://" not in workers:
-            spec(env).make(**kwargs).close()  # settings that it does not take, and data that is missing
-        plans.append((env, kwargs, place, _number_of_tasks(env, kwargs, n, place if resume else None)))
+    plans = _plans(_places(ids, out), given, n, resume, try_each=len(ids) > 1 and "://" not in workers)
     form = None
     if prompt:
         from rollenv.trainers.config import load_prompt
@@ -120,29 +114,24 @@ def command(
         "system": options.system,
         "prompt": prompt,
     }
+    common = {"agent": agent, "k": k, "seed": seed, "temperature": options.temperature}
+    common |= {name: value for name, value in optional.items() if value}
+    folders = [plan.begin(common, _model_of(options.model or agent), resume, accept) for plan in plans]
     player: Agent | None = None
-    results, every, begun = [], [], []
-    for env, kwargs, place, tasks in plans:
-        about = {"env": env, "kwargs": kwargs, "agent": agent, "n": tasks, "k": k, "seed": seed}
-        about |= {"temperature": options.temperature} | {name: value for name, value in optional.items() if value}
-        folder = None
-        if place is not None:
-            weights = model_fingerprint(_model_of(options.model or agent))
-            prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": weights}
-            folder = EvalFolder.begin(place, about | {k: v for k, v in prints.items() if v}, resume, accept)
-        begun.append((env, kwargs, place, tasks, about, folder))
-    for env, kwargs, place, tasks, about, folder in begun:
+    results, every = [], []
+    for plan, folder in zip(plans, folders, strict=True):
+        env, kwargs = plan.env, plan.kwargs
         if player is None or not model:  # a model is loaded once; other agents count what each evaluation cost
             player = make_agent(agent, options)
         if form:
             _set_prompt(player, form, env, kwargs, around)
-        with playing(env, tasks * k, player, options, workers, place, folder, step_deadline) as opened:
-            result = evaluate(player, env, kwargs, n=tasks, k=k, seed=seed, wrappers=around, **opened)
-        numbers = {**about, **result.to_dict(), **totals(player)}
-        if place is not None:
-            _save(numbers, place)
+        with playing(env, plan.n * k, player, options, workers, plan.out, folder, step_deadline) as opened:
+            result = evaluate(player, env, kwargs, n=plan.n, k=k, seed=seed, wrappers=around, **opened)
+        numbers = {**plan.about(common), **result.to_dict(), **totals(player)}
+        if plan.out is not None:
+            _save(numbers, plan.out)
         if not json:
-            _print(result, agent, place)
+            _print(result, agent, plan.out)
         results.append(result)
         every.append(numbers)
     if json:
@@ -151,6 +140,43 @@ def command(
         _print_all(results, agent)
     if any(r.failures.get("agent") or r.failed > len(r.trajectories) / 2 for r in results):
         raise typer.Exit(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """One environment's part of an evaluation."""
+
+    env: str
+    kwargs: dict[str, Any]
+    out: Path | None
+    n: int
+
+    def about(self, common: dict[str, Any]) -> dict[str, Any]:
+        """Return what the numbers are of."""
+        return {"env": self.env, "kwargs": self.kwargs, "n": self.n, **common}
+
+    def begin(self, common: dict[str, Any], model: str, resume: bool, accept: bool) -> EvalFolder | None:
+        """Begin or continue the folder."""
+        from rollenv.rollout.fingerprints import model_fingerprint, row_fingerprints
+
+        if self.out is None:
+            return None
+        prints = {"rows": row_fingerprints(self.env, self.kwargs, self.n), "model": model_fingerprint(model)}
+        return EvalFolder.begin(self.out, self.about(common) | {k: v for k, v in prints.items() if v}, resume, accept)
+
+
+def _plans(
+    places: Sequence[tuple[str, Path | None]], given: dict[str, Any], n: str, resume: bool, *, try_each: bool
+) -> list[_Plan]:
+    from rollenv.core.registry import spec
+
+    plans = []
+    for named, out in places:
+        env, kwargs = evaluated_data(named, given)
+        if try_each:
+            spec(env).make(**kwargs).close()  # settings that it does not take, and data that is missing
+        plans.append(_Plan(env, kwargs, out, _number_of_tasks(env, kwargs, n, out if resume else None)))
+    return plans
 
 
 def _places(ids: Sequence[str], out: Path | None) -> list[tuple[str, Path | None]]:

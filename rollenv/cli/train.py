@@ -75,7 +75,6 @@ def command(
             raise MissingExtra(f"training needs {package}, which is not installed: {package.hint}")
     from rollenv.trainers.config import load_config
     from rollenv.trainers.run_dir import RunDir
-    from rollenv.trainers.termination import Terminated
 
     if gateway:
         from rollenv.cli.train_from import train_from
@@ -113,30 +112,7 @@ def command(
         return
     _need_everything(config)
     run = run or RunDir.create(config, recipe)
-    import torch
-
-    try:
-        result = _train(config, run)
-    except Exception as error:
-        if not resume:
-            run.discard_unless_begun()
-        if isinstance(error, torch.OutOfMemoryError):
-            raise UsageError(
-                f"{str(error).splitlines()[0]} Free some, or take less of it: optimizer.micro_batch_tokens="
-                f"{config.optimizer.micro_batch_tokens // 2}, model.gradient_checkpointing=true, model.lora.rank=16"
-            ) from error
-        raise
-    except KeyboardInterrupt:
-        error_console.print(
-            f"stopped; continue with: rollenv train {recipe} run_dir={run.path} --resume", soft_wrap=True
-        )
-        raise typer.Exit(130) from None
-    except Terminated:
-        error_console.print(
-            f"terminated after saving; continue with: rollenv train {recipe} run_dir={run.path} --resume",
-            soft_wrap=True,
-        )
-        raise
+    result = _train_to_the_end(config, run, recipe, resume)
     _conclude(run, result, time.perf_counter() - started)
 
 
@@ -206,6 +182,32 @@ def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
     run, started = RunDir.resume(path)
     return run, run.extend(started, with_settings(started, overrides), accept)
+
+
+def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bool) -> TrainingResult:
+    """Train. A run that is stopped says how to continue it; a new one that fails before it begins leaves no folder."""
+    import torch
+
+    from rollenv.trainers.termination import Terminated
+
+    further = f"continue with: rollenv train {recipe} run_dir={run.path} --resume"
+    try:
+        return _train(config, run)
+    except Exception as error:
+        if not resumed:
+            run.discard_unless_begun()
+        if isinstance(error, torch.OutOfMemoryError):
+            raise UsageError(
+                f"{str(error).splitlines()[0]} Free some, or take less of it: optimizer.micro_batch_tokens="
+                f"{config.optimizer.micro_batch_tokens // 2}, model.gradient_checkpointing=true, model.lora.rank=16"
+            ) from error
+        raise
+    except KeyboardInterrupt:
+        error_console.print(f"stopped; {further}", soft_wrap=True)
+        raise typer.Exit(130) from None
+    except Terminated:
+        error_console.print(f"terminated after saving; {further}", soft_wrap=True)
+        raise
 
 
 def _train(config: TrainConfig, run: RunDir) -> TrainingResult:

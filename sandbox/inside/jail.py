@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import importlib
 import json
 import os
@@ -348,7 +349,7 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
 
 def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: int) -> None:
     """Finish the jail as process 1, import the packages, fork the zygote, and serve."""
-    # -- The jail's own /proc and limits of the kernel's namespaces, while /proc/sys can still be written.
+    # The jail's own /proc and limits of the kernel's namespaces, while /proc/sys can still be written.
     namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     proc = _mount_proc()
     for name, value in _USER_LIMITS.items():
@@ -356,73 +357,20 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             _write(f"/proc/sys/user/{name}", str(value))
     with contextlib.suppress(OSError):  # so that closed connections leave nothing for the next run
         _write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0")
-    # -- From here on nothing of the root can be changed, and the kernel cannot be inspected or regain privileges.
-    linux.mount(
-        "none", "/", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
-    )
-    linux.set_dumpable(False)
-    linux.forget_arguments()
-    linux.drop_bounding_set(machine.CAPABILITIES if "machine" in settings else ())
-    os.chdir("/")
-    if any(map(_covering, settings["read_only"])):
-        _mount_scratch(settings)  # Python itself is below a mount point of the scratch folder
-    # -- The packages, once for all runs. Only after this does stderr go nowhere: an import may say why it failed.
+    _seal(settings)
+    # The packages, once for all runs. Only after this does stderr go nowhere: an import may say why it failed.
     sys.path += settings["path"]
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)
-    oom = settings["oom"]
-    # -- The namespaces of code: their file system, and what each fork gives up before it reads anything.
-    program = linux.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
-
-    def build() -> namespace_init.Prepared:
-        if "machine" in settings:
-            written, netlink = machine.build(settings, _mount_code_proc), False
-            with contextlib.suppress(OSError):
-                linux.NetlinkGuard()
-                netlink = True
-            memory, share, bits = oom is not None, settings["share"] is not None, settings["machine"]["set_user_id"]
-            hardener = machine.hardener(memory, share, netlink, bits)
-            return namespace_init.Prepared(hardener, "/", written, True)
-        _mount_code_proc("/proc")
-        _mount_scratch(settings)
-        scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
-        rules = None
-        if linux.landlock_version():
-            writable = [SCRATCH, *(f"/{shown}" for shown in WRITABLE.values()), *(f"/dev/{name}" for name in DEVICES)]
-            rules = linux.out_of_the_way(linux.landlock_ruleset(writable))
-
-        def harden() -> None:
-            """Drop all privileges of a fork before it reads anything."""
-            if privileged:
-                os.setgroups([])
-                os.setresgid(CODE_USER, CODE_USER, CODE_USER)
-                os.setresuid(CODE_USER, CODE_USER, CODE_USER)
-            linux.confine_code(rules, program)
-
-        return namespace_init.Prepared(harden, HOME, scratch)
-
-    # -- The zygote, which keeps nothing of the kernel's but its socket. It is forked before any request is read.
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if pid == 0:
-        for group in settings["groups"]:
-            os.write(group, b"0")
-        for fd in range(3, 1 << 10):
-            if fd not in (theirs.fileno(), namespace):
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        linux.unshare(linux.CLONE_NEWCGROUP)  # its own groups are the roots, without their names outside
-        namespace_init.zygote(theirs, namespace, build, _own_network if oom is not None else None)
-    theirs.close()
-    for fd in (namespace, *settings["groups"]):
-        os.close(fd)
-    # -- The kernel, which measures by the jail's /proc or, where the host forbids one, by the host's.
+    zygote, ours = _fork_zygote(settings, privileged, namespace)
+    # The kernel measures by the jail's /proc or, where the host forbids one, by the host's.
     shown = host_proc
     if proc:
         shown = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         os.close(host_proc)
+    oom = settings["oom"]
     monitoring = monitor.ResourceMonitor(shown, not proc, oom, settings["memory_bytes"])
-    monitoring.own.add(pid)
+    monitoring.own.add(zygote)
     monitoring.share, monitoring.shares = settings["share"], settings["shares"]
     serving = kernel.Kernel(
         channel,
@@ -437,6 +385,73 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     ready |= {"own_users": privileged, "own_files": settings["own_files"]}
     serving.send(0, protocol.Ready({**ready, "scratch": HOME}))
     serving.serve()
+
+
+def _seal(settings: dict[str, Any]) -> None:
+    """Let nothing of the root be changed any more, and the kernel not be inspected or regain privileges."""
+    linux.mount(
+        "none", "/", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
+    )
+    linux.set_dumpable(False)
+    linux.forget_arguments()
+    linux.drop_bounding_set(machine.CAPABILITIES if "machine" in settings else ())
+    os.chdir("/")
+    if any(map(_covering, settings["read_only"])):
+        _mount_scratch(settings)  # Python itself is below a mount point of the scratch folder
+
+
+def _fork_zygote(settings: dict[str, Any], privileged: bool, namespace: int) -> tuple[int, socket.socket]:
+    """Fork the zygote, which keeps nothing of the kernel's but its socket, before any request is read.
+
+    Returns:
+        (its process id, the kernel's end of the socket).
+    """
+    program = linux.filter_program(memfd=settings["oom"] is not None, affinity=settings["share"] is not None)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        for group in settings["groups"]:
+            os.write(group, b"0")
+        for fd in range(3, 1 << 10):
+            if fd not in (theirs.fileno(), namespace):
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        linux.unshare(linux.CLONE_NEWCGROUP)  # its own groups are the roots, without their names outside
+        build = functools.partial(_code_namespace, settings, privileged, program)
+        namespace_init.zygote(theirs, namespace, build, _own_network if settings["oom"] is not None else None)
+    theirs.close()
+    for fd in (namespace, *settings["groups"]):
+        os.close(fd)
+    return pid, ours
+
+
+def _code_namespace(settings: dict[str, Any], privileged: bool, program: bytes) -> namespace_init.Prepared:
+    """Build the file system of code in this namespace, and what each fork gives up before it reads anything."""
+    if "machine" in settings:
+        written, netlink = machine.build(settings, _mount_code_proc), False
+        with contextlib.suppress(OSError):
+            linux.NetlinkGuard()
+            netlink = True
+        memory, share = settings["oom"] is not None, settings["share"] is not None
+        hardener = machine.hardener(memory, share, netlink, settings["machine"]["set_user_id"])
+        return namespace_init.Prepared(hardener, "/", written, True)
+    _mount_code_proc("/proc")
+    _mount_scratch(settings)
+    scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
+    rules = None
+    if linux.landlock_version():
+        writable = [SCRATCH, *(f"/{shown}" for shown in WRITABLE.values()), *(f"/dev/{name}" for name in DEVICES)]
+        rules = linux.out_of_the_way(linux.landlock_ruleset(writable))
+
+    def harden() -> None:
+        """Drop all privileges of a fork before it reads anything."""
+        if privileged:
+            os.setgroups([])
+            os.setresgid(CODE_USER, CODE_USER, CODE_USER)
+            os.setresuid(CODE_USER, CODE_USER, CODE_USER)
+        linux.confine_code(rules, program)
+
+    return namespace_init.Prepared(harden, HOME, scratch)
 
 
 def _own_network() -> None:

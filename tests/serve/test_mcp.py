@@ -426,9 +426,9 @@ def test_odd_answers_of_environments(talk):
 
 
 def test_the_tool_of_rollenv_itself(server):
-    with_env = MCPTool.from_url(f"{server.http}/mcp/env/test:Echo-v0")
+    with_env = MCPTool(f"{server.http}/mcp/env/test:Echo-v0")
     try:
-        names = [schema["function"]["name"] for schema in with_env.get_available_tools()]
+        names = [schema["function"]["name"] for schema in with_env.schemas()]
         assert names == ["reset", "step"]
     finally:
         with_env.close()

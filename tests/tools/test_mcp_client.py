@@ -124,7 +124,7 @@ def test_without_retries_the_call_after_the_lost_one_is_answered():
 
 def test_only_the_session_that_was_forgotten_is_opened_again_once_for_all_threads():
     servers = {"a": Server(pages=[["first"]]), "b": Server(pages=[["second"]])}
-    tool = MCPTool.from_multi_server({name: {"url": server.url} for name, server in servers.items()})
+    tool = MCPTool({"mcpServers": {name: {"url": server.url} for name, server in servers.items()}})
     servers["a"].sessions.clear()
     with ThreadPoolExecutor(16) as threads:
         answers = list(threads.map(lambda i: call(tool, ("first", "second")[i % 2]), range(64)))

@@ -111,7 +111,7 @@ def test_pictures_go_through_mcp_and_back(tmp_path):
     assert picture(f"data:image/png;base64,{image.data}") == picture(BLUE)
     code = tmp_path / "a server.py"
     code.write_text(SERVER.format(here=str(__file__).rpartition("/")[0]))
-    tools = MCPTool.from_local_command(sys.executable, [str(code)])
+    tools = MCPTool({"mcpServers": {"local": {"command": sys.executable, "args": [str(code)]}}})
     try:
         with ToolEnvWrapper(Echo(), [tools]) as env:
             env.reset(0)

@@ -19,7 +19,7 @@ from mcp.server import MCPServer
 import rollenv
 from rollenv import MissingExtra, UsageError
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.core.tools.calculator import calculator_tool
+from rollenv.core.tools.calculator import calculator
 from rollenv.core.tools.calls import first_call
 from rollenv.core.tools.function import FunctionTool
 from rollenv.core.tools.mcp import MCPError, MCPTool
@@ -102,7 +102,7 @@ def test_schemas_come_from_hints_and_docstring():
 )
 def test_the_calculator(expression, says, failed):
     call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
-    done = calculator_tool().execute_action(f"<tool_call>{call}</tool_call>")
+    done = FunctionTool(calculator).execute_action(f"<tool_call>{call}</tool_call>")
     assert says in done.observation
     assert done.has_error == failed
 
@@ -241,12 +241,12 @@ server.run("stdio")
 def mcp_server(tmp_path):
     file = tmp_path / "server.py"
     file.write_text(SERVER)
-    return sys.executable, [str(file)]
+    return {"mcpServers": {"local": {"command": sys.executable, "args": [str(file)]}}}
 
 
 @pytest.mark.smoke
 def test_an_mcp_server(mcp_server):
-    tool = MCPTool.from_local_command(*mcp_server, execution_timeout=10)
+    tool = MCPTool(mcp_server, execution_timeout=10)
     assert tool.names() == ["add", "slow", "die"]
     done = tool.execute_action(GEM)
     assert (done.has_error, done.observation) == (False, "5")
@@ -264,7 +264,7 @@ def test_an_mcp_server(mcp_server):
 @pytest.mark.slow
 @pytest.mark.integration
 def test_an_mcp_call_that_is_slow_or_ends_the_server(mcp_server):
-    tool = MCPTool.from_local_command(*mcp_server, execution_timeout=3, max_retries=1)
+    tool = MCPTool(mcp_server, execution_timeout=3, max_retries=1)
     slow = tool.execute_action("<tool_call><tool_name>slow</tool_name></tool_call>")
     assert slow.has_error
     assert "longer than 3 s" in slow.observation
@@ -325,7 +325,7 @@ def test_bad_mcp_configurations(config):
 
 def test_an_mcp_server_that_is_not_there():
     with pytest.raises(MCPError):
-        MCPTool.from_local_command("no-such-program")
+        MCPTool({"mcpServers": {"local": {"command": "no-such-program"}}})
     with pytest.raises(MCPError):
         MCPTool("http://127.0.0.1:9/mcp", execution_timeout=5)
 

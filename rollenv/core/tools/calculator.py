@@ -8,8 +8,6 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
-from rollenv.core.tools.function import FunctionTool
-
 #: Limits on an expression.
 MAX_CHARACTERS = 1000
 MAX_DEPTH = 100
@@ -130,8 +128,3 @@ def _refusal(node: ast.expr) -> str:
 def calculator(expression: str) -> str:
     """The value of an arithmetic expression, as in 12 * (3 + 4)."""
     return str(evaluate(expression))
-
-
-def calculator_tool() -> FunctionTool:
-    """The calculator as a tool."""
-    return FunctionTool(calculator)

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from rollenv.core.errors import MissingExtra, RollenvError, UsageError
 from rollenv.core.needs import extra
@@ -69,30 +69,6 @@ class MCPTool(CallableTool):
             except RollenvError:
                 self.close()
                 raise
-
-    @classmethod
-    def from_url(cls, url: str, **kwargs: Any) -> Self:
-        """Connect to a server at a URL."""
-        return cls(url, **kwargs)
-
-    @classmethod
-    def from_config_file(cls, path: str | Path, **kwargs: Any) -> Self:
-        """Connect to the servers listed in a JSON file."""
-        return cls(Path(path), **kwargs)
-
-    @classmethod
-    def from_local_command(cls, command: str, args: Sequence[str] = (), **kwargs: Any) -> Self:
-        """Start a server as a process that ends with this object."""
-        return cls({"mcpServers": {"local": {"command": command, "args": list(args)}}}, **kwargs)
-
-    @classmethod
-    def from_multi_server(cls, servers: Mapping[str, Any], **kwargs: Any) -> Self:
-        """Connect to several servers."""
-        return cls({"mcpServers": dict(servers)}, **kwargs)
-
-    def get_available_tools(self) -> list[dict[str, Any]]:
-        """The schemas of all tools."""
-        return self.schemas()
 
     def schemas(self) -> list[dict[str, Any]]:
         self._connect()

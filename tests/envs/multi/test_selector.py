@@ -11,21 +11,14 @@ from rollenv.envs.multi import AgentSelector
 def test_one_after_the_other_and_round_again():
     selector = AgentSelector(["a", "b", "c"])
     assert selector.selected == "a"
-    assert selector.is_first()
     assert [selector.next() for _ in range(4)] == ["b", "c", "a", "b"]
     assert selector.get_active_agents() == ["b"]
-    assert not selector.is_first()
-    assert not selector.is_last()
-    selector.next()
-    assert selector.is_last()
 
 
 def test_all_at_once():
     selector = AgentSelector(["a", "b"], "parallel")
     assert selector.get_active_agents() == ["a", "b"]
     assert selector.next() == "a"
-    assert selector.is_first()
-    assert selector.is_last()
 
 
 def test_who_leaves_hands_the_turn_on():

@@ -13,7 +13,7 @@ from rollenv import UsageError
 from rollenv.core.errors import MissingData
 from rollenv.envs.webshop.catalogue import Products, build_catalogue
 from rollenv.envs.webshop.files import BadFile, ShopFiles, entries, products, records
-from rollenv.envs.webshop.generate import STYLES, generated, write_webshop_files
+from rollenv.envs.webshop.generate import STYLES, generated
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.shop import open_shop
 
@@ -40,6 +40,29 @@ def write(folder, items=(ITEM,), notes=NOTES, human=None):
     if human is not None:
         (folder / "items_human_ins.json").write_text(json.dumps(human))
     return ShopFiles.find(folder)
+
+
+def write_generated(folder, style):
+    """Write a generated shop in WebShop's published format."""
+    shop = list(generated(STYLES[style]))
+    notes = ("attributes", "instruction", "instruction_attributes")
+    write(folder, map(published, shop), {p.asin: {name: getattr(p, name) for name in notes} for p in shop})
+
+
+def published(product):
+    options = {name: [{"value": value} for value in values] for name, values in product.options.items()}
+    return {
+        "asin": product.asin,
+        "name": product.title,
+        "full_description": product.description,
+        "small_description": list(product.bullets),
+        "pricing": product.price_tag,
+        "category": product.category,
+        "query": product.query,
+        "product_category": product.product_category,
+        "images": [],
+        "customization_options": options,
+    }
 
 
 def test_a_product_is_what_the_original_makes_of_it(tmp_path):
@@ -210,7 +233,7 @@ def test_missing_files_and_what_to_do(tmp_path, monkeypatch):
 
 
 def test_a_generated_shop_survives_the_published_format(tmp_path):
-    write_webshop_files(STYLES["medium"], tmp_path)
+    write_generated(tmp_path, "medium")
     files = ShopFiles.find(tmp_path)
     assert list(products(files)) == list(generated(STYLES["medium"]))
     assert [p.asin for p in products(files, 7)] == [p.asin for p in generated(STYLES["medium"])][:7]
@@ -222,7 +245,7 @@ def test_a_generated_shop_survives_the_published_format(tmp_path):
 
 @pytest.mark.slow
 def test_processes_that_build_at_once_agree(tmp_path):
-    write_webshop_files(STYLES["easy"], tmp_path / "data")
+    write_generated(tmp_path / "data", "easy")
     script = (
         f"from rollenv.envs.webshop.shop import open_shop; print(len(open_shop({str(tmp_path / 'data')!r}).catalogue))"
     )
