@@ -17,6 +17,7 @@ from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.imitated import imitated_answers
 from rollenv.core.errors import UsageError
 from rollenv.envs.data.own import is_data
+from rollenv.rollout.records.pictures import StorageError
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config.algorithms import Kto, Preference
@@ -67,12 +68,14 @@ def check_given(paths: Sequence[str]) -> None:
     """Check that paths exist and that their rows can be read, without a model.
 
     Raises:
+        StorageError: the first episode is damaged, or its pictures are missing.
         UsageError: a path does not exist, has no rows, or one of no known shape; the text has file and row.
     """
     for path in (Path(path) for path in paths if path != ORACLE):
         if not path.exists():
             raise UsageError(f"there is no file or folder {str(path)!r}")
         if _has_episodes(path):
+            next(stored_episodes(path), None)  # which says what is damaged or missing
             continue
         if not is_data(str(path)):
             raise UsageError(f"{path} has neither rows nor stored episodes")
@@ -104,13 +107,19 @@ class Epochs(Generic[T]):
 
 
 def _has_episodes(path: Path) -> bool:
-    """Return whether a file or folder holds trajectories, not rows of texts."""
+    """Return whether a file or folder holds trajectories, not rows of texts.
+
+    Raises:
+        StorageError: it is damaged, or its pictures are missing.
+    """
     if path.is_dir():
         return any(path.glob("**/episodes.jsonl"))
     if path.suffix not in (".jsonl", ".parquet"):
         return False
     try:
         return next(stored_episodes(path), None) is not None
+    except StorageError:
+        raise
     except Exception:  # of any reader: its rows then say what is wrong
         return False
 

@@ -106,6 +106,12 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
     return out
 
 
+def is_setting(text: str) -> bool:
+    """Return whether an argument is ``key=value`` and no file."""
+    key = text.partition("=")[0]
+    return "=" in text and key.replace("_", "").replace(".", "").isalnum() and not os.path.exists(text)
+
+
 def describe_data(env_id: str, kwargs: Mapping[str, Any]) -> Questions | None:
     """Say how a file of questions is read, graded and split; None for other environments."""
     if not env_id.startswith(f"{DATA}:"):

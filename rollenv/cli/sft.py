@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli import completion, train
+from rollenv.cli.common import is_setting
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import UsageError
 
@@ -33,10 +34,10 @@ def command(
 ) -> None:
     """Teach a model given answers (supervised fine-tuning), by an expert's episodes, stored ones, or rows of texts."""
     given = data or []
-    sources, settings = [d for d in given if not _is_setting(d)], [d for d in given if _is_setting(d)]
-    if not sources:
+    sources, settings = [d for d in given if not is_setting(d)], [d for d in given if is_setting(d)]
+    if not (sources or resume):
         raise UsageError("name what to imitate: an environment with an expert, stored episodes, or a file of rows")
-    recipe, own = recipe_of(sources, env, settings)
+    recipe, own = recipe_of(sources, env, settings) if sources else ("", [])
     train.command(
         recipe,
         [*own, *settings],
@@ -77,8 +78,3 @@ def recipe_of(sources: list[str], env: str, settings: list[str]) -> tuple[str, l
     elif keys.get("model.lora.rank", "0") != "0":
         rate = _ADAPTER_LR
     return recipe, [*own, f"optimizer.lr={rate}"]
-
-
-def _is_setting(text: str) -> bool:
-    key = text.partition("=")[0]
-    return "=" in text and key.replace("_", "").replace(".", "").isalnum() and not Path(text).exists()

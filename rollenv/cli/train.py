@@ -15,7 +15,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, describe_data, error_console, key_values, percent, progress_console
+from rollenv.cli.common import (
+    console,
+    describe_data,
+    error_console,
+    is_setting,
+    key_values,
+    percent,
+    progress_console,
+)
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
@@ -76,6 +84,9 @@ def command(
     from rollenv.trainers.config import load_config
     from rollenv.trainers.run_dir import RunDir
 
+    overrides = overrides or []
+    if is_setting(recipe):  # a run that is continued has its recipe
+        recipe, overrides = "", [recipe, *overrides]
     if gateway:
         from rollenv.cli.train_from import train_from
 
@@ -83,24 +94,26 @@ def command(
             raise UsageError(
                 "--from plays nothing itself: leave out --harness, --seeds, --vary, --dry-run, --write-recipe"
             )
-        train_from(gateway, [*filter(None, [recipe]), *(overrides or ())], batch, accept)
+        train_from(gateway, [*filter(None, [recipe]), *overrides], batch, accept)
         return
-    if not recipe:
-        raise UsageError("name a recipe, a TOML file or an environment; or a gateway with --from")
+    if not recipe and (not resume or seeds or vary or dry_run or write_recipe):
+        raise UsageError(
+            "name a recipe, a TOML file or an environment; a run to continue (--resume run_dir=PATH); or --from URL"
+        )
     if harness:
-        overrides = [*(overrides or ()), f"harness.name={json.dumps(harness)}"]
+        overrides = [*overrides, f"harness.name={json.dumps(harness)}"]
     if seeds or vary:
         if dry_run or write_recipe:
             raise UsageError("--seeds and --vary start runs: leave out --dry-run and --write-recipe")
         from rollenv.cli.sweep import sweep
 
-        sweep(recipe, overrides or (), max(seeds, 1), vary or (), beside, _need_everything, resume)
+        sweep(recipe, overrides, max(seeds, 1), vary or (), beside, _need_everything, resume)
         return
     run: RunDir | None = None
     if resume and not (write_recipe or dry_run):
-        run, config = _resume(recipe, overrides or (), accept)
+        run, config = _resume(recipe, overrides, accept)
     else:
-        config = load_config(recipe, overrides or ())
+        config = load_config(recipe, overrides)
     describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
         _write_recipe(config, write_recipe)
@@ -173,10 +186,12 @@ def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir
     from rollenv.trainers.run_dir import RunDir, folder_name, latest
 
     env_id, overrides = with_data(recipe, overrides)
-    if is_env_id(env_id):  # its recipe need not be chosen again
+    if not recipe or is_env_id(env_id):  # its recipe need not be chosen again
         named = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
     else:
         named = load_config(recipe, overrides).run_dir
+    if not (recipe or named):
+        raise UsageError("name the run to continue by its folder, run_dir=PATH, or by its recipe")
     path = Path(named) if named else latest(Path("runs"), folder_name(recipe))
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
@@ -190,7 +205,7 @@ def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bo
 
     from rollenv.trainers.termination import Terminated
 
-    further = f"continue with: rollenv train {recipe} run_dir={run.path} --resume"
+    further = "continue with: " + " ".join(filter(None, ["rollenv train", recipe, f"run_dir={run.path}", "--resume"]))
     try:
         return _train(config, run)
     except Exception as error:

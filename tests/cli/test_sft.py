@@ -8,8 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from rollenv import UsageError
+from rollenv.agents.base import OracleAgent
 from rollenv.cli.main import app
 from rollenv.cli.sft import recipe_of
+from rollenv.rollout.evaluate import evaluate
+from rollenv.rollout.records.storage import write
 
 CHAT = {"messages": [{"role": "user", "content": "2 + 3"}, {"role": "assistant", "content": "5"}]}
 
@@ -64,6 +67,18 @@ def test_wrong_usage_is_one_line(rows, words):
     assert result.exit_code in (1, 2, 3)
     assert result.output.strip().startswith("error: ")
     assert len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("named", ["moved", "moved/episodes.jsonl"])
+def test_episodes_without_their_pictures_name_the_missing_file(tmp_path, monkeypatch, named):
+    monkeypatch.chdir(tmp_path)
+    played = evaluate(OracleAgent(), "game:Sokoban-v0-tiny", {"images": "only"}, n=1).trajectories
+    (tmp_path / "moved").mkdir()
+    write(tmp_path / "episodes.jsonl", played)
+    (tmp_path / "episodes.jsonl").rename(tmp_path / "moved" / "episodes.jsonl")
+    result = CliRunner().invoke(app, ["sft", named, "--dry-run"])
+    assert result.exit_code != 0
+    assert f"{played[0].turns[0].images[0].sha256}.png cannot be read" in " ".join(result.output.split())
 
 
 def test_a_folder_of_held_out_rows_has_nothing_to_train_on(rows, tmp_path):

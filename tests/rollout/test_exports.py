@@ -273,5 +273,7 @@ def test_own_and_atif_keep_pictures(seen, tmp_path):
     assert "base64" not in json.dumps(documents)
     restored = [from_atif(document, tmp_path / "atif") for document in documents]
     assert [to_plain(t) for t in restored] == [to_plain(t) for t in played]
+    with pytest.raises(UsageError, match=r"the format atif does not fit \.parquet: .*; write it to a \.jsonl file"):
+        export(source, tmp_path / "out.atif.parquet")
     paths = {part["source"]["path"] for step in documents[0]["steps"] for part in step["message"] if "source" in part}
     assert paths == {f"pictures/{image.sha256}.png" for image in played[0].turns[0].images}

@@ -185,7 +185,8 @@ def test_kill_and_resume_give_the_same_numbers(tmp_path, small):
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     assert 14 <= _last_iteration(killed) < 40
-    subprocess.run([*COMMAND, f"run_dir={killed}", *overrides, "--resume"], check=True, capture_output=True)
+    by_folder = [*COMMAND[:-1], "--resume", f"run_dir={killed}"]
+    subprocess.run(by_folder, check=True, capture_output=True)
     assert rows(killed) == rows(whole.path)
     weights = [(p / "checkpoints/step-000040/model.safetensors").read_bytes() for p in (killed, whole.path)]
     assert weights[0] == weights[1]
@@ -272,7 +273,7 @@ def test_the_command_trains_and_reports(tmp_path, small, rollenv_command):
     changed = rollenv_command("train", "sokoban", "run_dir=run", *small, "optimizer.lr=1e-5", "--resume")
     assert changed.returncode == 2
     assert "optimizer.lr" in changed.stderr
-    same = rollenv_command("train", "sokoban", "run_dir=run", "--resume")
+    same = rollenv_command("train", "--resume", "run_dir=run")
     assert same.returncode == 0, same.stderr
     longer = rollenv_command("train", "sokoban", "run_dir=run", "iterations=8", "--resume")
     assert longer.returncode == 0, longer.stderr

@@ -161,7 +161,8 @@ def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Coun
     except UsageError:  # of the condition
         raise
     except (ValueError, TypeError) as error:
-        raise UsageError(f"a row does not fit {file.suffix}: {error}") from error
+        hint = "; write it to a .jsonl file" if file.suffix == ".parquet" else ""
+        raise UsageError(f"a row of the format {form} does not fit {file.suffix}: {error}{hint}") from error
 
 
 def _table(rows: Iterable[Json]) -> Any:
