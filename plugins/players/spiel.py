@@ -116,6 +116,8 @@ class OpenSpiel(Table):
             alone.
         opening: most moves that are drawn at random before the players begin, so that training sees more positions
             than the players choose; a number from 0 to this is drawn.
+        tremble: share of moves in whose place a random one is played, for the same reason (Selten's trembling hand).
+            Nobody is told; a move against the rules still forfeits.
         parameters: further parameters of the game.
     """
 
@@ -127,13 +129,17 @@ class OpenSpiel(Table):
         game: str,
         action_format: Literal["boxed", "bare", "number"] = "boxed",
         opening: int = 0,
+        tremble: float = 0.0,
         **parameters: Any,
     ):
         if action_format not in ("boxed", "bare", "number"):
             raise UsageError(f"action_format must be boxed, bare or number, not {action_format!r}")
         if opening < 0:
             raise UsageError(f"opening must be a number of moves of at least 0, not {opening}")
+        if not 0 <= tremble <= 1:
+            raise UsageError(f"tremble must be a share of moves from 0 to 1, not {tremble}")
         self.game, self.action_format, self.opening = load(game, **parameters), action_format, opening
+        self.tremble = tremble
         kind = self.game.get_type()
         self.name = game.partition("(")[0]
         self.players = self.game.num_players()
@@ -151,14 +157,17 @@ class OpenSpiel(Table):
         self._met, self._forfeiter = [False] * self.players, None
         self._deal()
         for _ in range(self.randint(self.opening + 1) if self.opening else 0):
-            legal = self.state.legal_actions()
             before = self.state.clone()
-            self.state.apply_action(legal[self.randint(len(legal))])
+            self.state.apply_action(self._drawn_move())
             self._deal()
             if self.state.is_terminal():
                 self.state = before
                 break
         return self._asked()
+
+    def _drawn_move(self) -> int:
+        legal: list[int] = self.state.legal_actions()
+        return legal[self.randint(len(legal))]
 
     def _deal(self) -> None:
         """Draw the moves of chance."""
@@ -174,7 +183,8 @@ class OpenSpiel(Table):
             self._forfeiter = mover
             returns = self._returns_of_forfeit(mover, before)
         else:
-            self.state.apply_action(move)
+            trembles = self.tremble and self.np_random.random() < self.tremble
+            self.state.apply_action(self._drawn_move() if trembles else move)
             self._deal()
             returns = self.state.returns()
         rewards = [after - held for after, held in zip(returns, before, strict=True)]

@@ -28,9 +28,36 @@ GAMES = (
 )
 
 
-@pytest.mark.parametrize("game", ["kuhn_poker", "goofspiel(num_cards=3)"])
-def test_it_keeps_the_contract(game):
-    rollenv.check_env(f"spiel:{game}", episodes=5)
+@pytest.mark.parametrize(
+    ("game", "arguments"),
+    [("kuhn_poker", {}), ("goofspiel(num_cards=3)", {}), ("tic_tac_toe", {"opening": 3, "tremble": 0.5})],
+)
+def test_it_keeps_the_contract(game, arguments):
+    rollenv.check_env(rollenv.make(f"spiel:{game}", **arguments), episodes=5)
+
+
+def test_a_trembling_hand_plays_random_legal_moves_of_the_seed():
+    """Whatever the players answer, as long as it is a move."""
+
+    def played(seed, pick, tremble):
+        env = rollenv.make("spiel:tic_tac_toe", tremble=tremble)
+        env.reset(seed)
+        over = False
+        while not over:
+            moves = list(env.unwrapped.moves())
+            over = any(env.step(f"\\boxed{{{moves[pick % len(moves)]}}}")[2:4])
+        return env.unwrapped.state.history()
+
+    games = [played(seed, 0, 1.0) for seed in range(20)]
+    assert games == [played(seed, 5, 1.0) for seed in range(20)]
+    assert len({game[0] for game in games}) > 5
+    assert played(1, 0, 0.0) == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("arguments", [{"tremble": 1.5}, {"tremble": -0.1}, {"opening": -1}])
+def test_shares_and_numbers_of_random_moves_are_checked(arguments):
+    with pytest.raises(UsageError, match=next(iter(arguments))):
+        rollenv.make("spiel:tic_tac_toe", **arguments)
 
 
 @pytest.mark.parametrize("game", GAMES)
