@@ -56,7 +56,7 @@ def test_an_honest_environment_has_no_fault():
 def test_a_reward_that_depends_on_the_clock_is_found():
     found = probed("Clock")
     assert found.red
-    assert len(found.again.differences) == found.again.episodes
+    assert found.again.differences  # an episode between whose gradings a second ends shows none
     assert all("the reward of turn 1 was" in each for each in found.again.differences)
 
 
