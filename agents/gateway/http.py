@@ -74,7 +74,7 @@ class HttpServer:
 
 
 class Uvicorn(uvicorn.Server):
-    """A server that does not handle signals, and stops at once: uvicorn's looks ten times a second whether it should."""
+    """A server that handles no signals and stops at once: uvicorn's looks ten times a second whether it should."""
 
     def __init__(self, config: uvicorn.Config):
         super().__init__(config)
