@@ -297,7 +297,7 @@ def test_values_that_are_no_json_travel():
 def talking(talk):
     """A server that deals with each connection as ``talk`` does."""
     with serve_websocket(talk, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL], max_size=None) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server.socket.getsockname()[1]
         server.shutdown()
