@@ -166,7 +166,7 @@ class Retrieval(BaseHTTPRequestHandler):
 def retrieval_url():
     """A search server; ``broken`` and ``error`` are answered badly."""
     server = HTTPServer(("127.0.0.1", 0), Retrieval)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}/retrieve"
     server.shutdown()

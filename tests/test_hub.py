@@ -47,7 +47,7 @@ def point(monkeypatch, tmp_path):
 @pytest.fixture
 def server(point):
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             Hub.asked = 0

@@ -23,7 +23,7 @@ from rollenv.report.plain import LONGEST
 @contextmanager
 def serving(folder: Path) -> Iterator[Any]:
     with make_server(folder) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield server
         server.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -16,6 +17,7 @@ SHARED_NAMES = {
 }
 
 
+@functools.cache
 def sources() -> dict[str, tuple[Path, ast.Module]]:
     """The modules of the product by name; a link in rollenv/ is not followed, so that each is there once."""
     found = {}
@@ -29,9 +31,6 @@ def sources() -> dict[str, tuple[Path, ast.Module]]:
     return found
 
 
-SOURCES = sources()
-
-
 def imported(tree: ast.Module) -> set[str]:
     """Modules of the product that a module imports, in functions and for types only, too."""
     names = set()
@@ -41,14 +40,14 @@ def imported(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                names.add(inner if inner in SOURCES else node.module)
-    return names & SOURCES.keys()
+                names.add(inner if inner in sources() else node.module)
+    return names & sources().keys()
 
 
 def test_a_public_class_name_is_one_class():
     """Plug-ins are not counted: they carry the names of the projects that they serve."""
     places = defaultdict(list)
-    for name, (_, tree) in SOURCES.items():
+    for name, (_, tree) in sources().items():
         if not name.startswith("rollenv.plugins"):
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -60,7 +59,7 @@ def test_a_public_class_name_is_one_class():
 
 
 def test_no_file_needs_itself():
-    graph = {name: imported(tree) - {name} for name, (_, tree) in SOURCES.items()}
+    graph = {name: imported(tree) - {name} for name, (_, tree) in sources().items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

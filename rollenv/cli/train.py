@@ -154,13 +154,13 @@ def _need_everything(config: TrainConfig) -> None:
         if lacking:
             hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
             raise MissingExtra(f"{env_id} needs what is not installed. {hints}")
+    if config.model.path != "tiny":
+        hub.loading(model_at(config.model.path))
     from rollenv.trainers.preflight import preflight  # not above: it needs torch
 
     preflight(config)
     try_environments(config)
     _need_player(config)
-    if config.model.path != "tiny":
-        hub.loading(model_at(config.model.path))
 
 
 def _need_player(config: TrainConfig) -> None:

@@ -294,7 +294,7 @@ def _listing(*always):
 )
 def test_an_endpoint_that_does_not_say_which_model(rollenv_command, status, body, says):
     with _listing(status, body, 0.0) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
         done = rollenv_command("episode", ENV, "--base-url", url, "--json")
         server.shutdown()
@@ -312,7 +312,7 @@ def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slo
     bodies = [b" " * 50, b'{"data": [{"id": "m"}, {"id": "m"}]}']
     patience = Patience(timeout=3.0 if slow else 60.0, retries=1, first_wait=0.01)
     with _listing(status, bodies[0], slow) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
         with pytest.raises(RollenvError) as told:
             _only_model(url, None, patience)

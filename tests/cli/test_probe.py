@@ -19,7 +19,7 @@ from rollenv.probe.page import page_result
 from rollenv.probe.run import probe
 from rollenv.probe.teach import TaskCounts, Taught, informative
 from rollenv.probe.verdict import FloorResult, advice, allowed, judge
-from rollenv.rollout import RolloutManager
+from rollenv.rollout import Limits, RolloutManager
 from rollenv.trainers.config import load_config
 
 
@@ -36,7 +36,7 @@ def probed(name, noise=0.7, seconds=60.0, **sizes):
     config = load_config(f"planted:{name}-v0", ["model=MODEL"])
     agent = OracleAgent(noise)
     sizes = {"n": 12, "k": 8} | sizes
-    with RolloutManager(agent, max_concurrent=32) as manager:
+    with RolloutManager(agent, limits=Limits(max_backoff=0.0), max_concurrent=32) as manager:
         return probe(config, agent, f"noisy:{noise}", manager, seconds=seconds, watch=lambda *_: None, **sizes)
 
 
@@ -56,7 +56,7 @@ def test_an_honest_environment_has_no_fault():
 def test_a_reward_that_depends_on_the_clock_is_found():
     found = probed("Clock")
     assert found.red
-    assert len(found.again.differences) == found.again.episodes
+    assert found.again.differences  # an episode between whose gradings a second ends shows none
     assert all("the reward of turn 1 was" in each for each in found.again.differences)
 
 

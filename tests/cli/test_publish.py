@@ -56,7 +56,7 @@ def index(tmp_path, rollenv_command):
 def served(index):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(index))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}"
     server.shutdown()

@@ -36,6 +36,6 @@ def below(prefix: bytes, port: int) -> Iterator[int]:
         daemon_threads = True
 
     with Server(("127.0.0.1", 0), Proxy) as proxy:
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        threading.Thread(target=proxy.serve_forever, args=(0.02,), daemon=True).start()
         yield proxy.server_address[1]
         proxy.shutdown()

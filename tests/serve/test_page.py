@@ -196,13 +196,13 @@ def test_an_episode_is_the_one_of_a_local_environment(page):
 
 
 def test_pictures_are_shown_where_the_board_is_one(page):
-    twin, session = rollenv.make(BOXED, images="only"), name()
+    twin, session, before = rollenv.make(BOXED, images="only"), name(), open_keys(page)
     (image,) = twin.reset(3)[1]["images"]
     turn = page.ask("open", session=session, env=BOXED, seed="3", kwargs={"images": "only"})
     assert turn["images"] == [image.url]
     assert image.sha256 in turn["info"]
     assert image.as_json()["data"] not in turn["info"]
-    key = next(row["key"] for row in page.ask("sessions")["sessions"] if row["env"] == BOXED)
+    (key,) = open_keys(page) - before
     page.ask("watch", key=key)
     (moved,) = twin.step("\\boxed{up}")[4]["images"]
     assert page.ask("step", session=session, action="\\boxed{up}")["images"] == [moved.url]

@@ -459,7 +459,7 @@ def odd_server():
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
 

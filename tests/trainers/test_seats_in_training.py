@@ -53,7 +53,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+#: The state of "rival" includes that of "alone"; an agent has none.
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.integration] * (kind in ("alone", "agent"))) for kind in KINDS]
+)
 def test_a_run_resumes_to_equal_numbers(kind, tmp_path):
     whole = fit(tmp_path / "whole", *KINDS[kind])
     assert [row["iteration"] for row in whole] == [0, 1, 2, 3, 4]

@@ -199,7 +199,7 @@ def test_alarms_are_posted_to_the_webhook_and_a_webhook_that_fails_is_one_warnin
             pass
 
     with HTTPServer(("127.0.0.1", 0), Webhook) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         trackers = Trackers([AlertTracker(f"http://127.0.0.1:{server.server_port}/hook")])
         trackers.start(tmp_path / "run-7", CONFIG)
         for iteration in (3, 4, 5):

@@ -63,7 +63,7 @@ class Endpoint:
                 self.wfile.write(data)
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
         self.address = f"127.0.0.1:{self.server.server_address[1]}"
 
     def answer(self, body):

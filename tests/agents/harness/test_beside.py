@@ -69,7 +69,7 @@ def test_every_observation_of_an_episode_is_read(model, tmp_path):
     ("program", "settings", "error"),
     [
         ("said('x')\nraise SystemExit('no key for the weather')\n", {}, "exit code 1: .*no key for the weather"),
-        ("said('x')\nimport time\ntime.sleep(600)\n", {"seconds": 10.0}, "has not ended after 10 s"),
+        ("said('x')\nimport time\ntime.sleep(600)\n", {"seconds": 1.0}, "has not ended after 1 s"),
         ("print('4')\n", {}, "made no call of the model"),
     ],
 )

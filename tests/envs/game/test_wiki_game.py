@@ -59,7 +59,7 @@ class Api(http.server.BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def url():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}/w/api.php"
     server.shutdown()

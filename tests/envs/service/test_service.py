@@ -152,7 +152,7 @@ def test_settings_are_checked(settings: dict[str, str]) -> None:
 @pytest.fixture
 def liar() -> Iterator[ChatServer]:
     async def behave(exchange: Exchange) -> None:
-        first = len(server.requests[-1]["messages"]) == 1
+        first = len(exchange.body["messages"]) == 1
         await exchange.json(completion("Hello, please help me." if first else BAD["contradictions"]))
 
     with ChatServer(behave) as server:
