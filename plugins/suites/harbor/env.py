@@ -16,9 +16,9 @@ from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.core.needs import MACHINES
 from rollenv.envs.numbered import checked_index
 from rollenv.envs.terminal.base import Graded, StartedTask, TerminalEnv
-from rollenv.envs.terminal.folder import Healthcheck, TaskFolder, TaskFolderError, TaskStep
-from rollenv.envs.terminal.verify import SolutionNotPlayed, lacking, verify
+from rollenv.plugins.suites.harbor.folder import Healthcheck, TaskFolder, TaskFolderError, TaskStep
 from rollenv.plugins.suites.harbor.read import find_tasks, read_task
+from rollenv.plugins.suites.harbor.verify import SolutionNotPlayed, lacking, verify
 from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, image_copy
 from rollenv.sandbox.docker import docker_image
 from rollenv.sandbox.image_builder import HIDDEN, Base, BuildError, build, image_for

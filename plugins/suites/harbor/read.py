@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.needs import extra
-from rollenv.envs.terminal.folder import (
+from rollenv.plugins.suites.harbor.folder import (
     Artifact,
     CollectStep,
     Fields,

@@ -7,8 +7,9 @@ import task_folders as folders
 
 import rollenv
 from rollenv.core.errors import UnknownEnv
-from rollenv.envs.terminal.folder import TaskFolderError
-from rollenv.envs.terminal.verify import (
+from rollenv.plugins.suites.harbor.folder import TaskFolderError
+from rollenv.plugins.suites.harbor.read import find_tasks, read_task
+from rollenv.plugins.suites.harbor.verify import (
     RewardEmpty,
     RewardMissing,
     RewardUnreadable,
@@ -17,7 +18,6 @@ from rollenv.envs.terminal.verify import (
     VerifierError,
     VerifierTimedOut,
 )
-from rollenv.plugins.suites.harbor.read import find_tasks, read_task
 from rollenv.sandbox import Limits
 from rollenv.sandbox.image_builder import BuildError
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from rollenv.envs.terminal.folder import Artifact, TaskFolder, TaskStep, Verifier
 from rollenv.envs.terminal.guard import FileGuard, tells_runners
 from rollenv.envs.terminal.runners import read_runners
+from rollenv.plugins.suites.harbor.folder import Artifact, TaskFolder, TaskStep, Verifier
 from rollenv.sandbox import CommandResult, Image, Limits, Machine, NotFound, SandboxDied, SandboxError
 from rollenv.sandbox.inside.protocol import ReadFile
 from rollenv.sandbox.layers import temporary
