@@ -226,7 +226,11 @@ class Eyes:
             inputs = self.inputs(picture)
             text = self.expanded(inputs)
             rest = {name: value for name, value in inputs.items() if not name.startswith("pixel_")}
-            self._layouts[size] = text, text.count(self.image_token), rest
+            if not (count := text.count(self.image_token)):
+                raise UsageError(
+                    f"{type(self).__name__}.expanded() has no {self.image_token} for {picture!r}: {text!r}"
+                )
+            self._layouts[size] = text, count, rest
             if len(self._layouts) > _MOST_ARRANGEMENTS:
                 self._layouts.popitem(last=False)
         return self._layouts[size]
@@ -310,7 +314,13 @@ class Eyes:
         if new := [picture for picture in pictures if picture.number not in features]:
             with torch.set_grad_enabled(torch.is_grad_enabled() and trains_vision(model)):
                 made = zip(*self.features(model, new), strict=True)
-            features.update((picture.number, list(levels)) for picture, levels in zip(new, made, strict=True))
+            for picture, levels in zip(new, made, strict=True):
+                if {*map(len, levels)} != {self.count(picture)}:
+                    raise UsageError(
+                        f"{type(self).__name__} has {self.count(picture)} tokens for {picture!r}, and the model "
+                        f"{' and '.join(str(len(level)) for level in levels)} features"
+                    )
+                features[picture.number] = list(levels)
         counts = torch.tensor([self.count(picture) for picture in pictures])
         begins = (counts.cumsum(0) - counts).to(ids.device)
         index = begins[of] + places[shown]

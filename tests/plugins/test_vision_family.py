@@ -15,7 +15,7 @@ from seeing import drawn, processor, seeing
 from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.vision import why_blind
-from rollenv.core.errors import BadEntryPoint
+from rollenv.core.errors import BadEntryPoint, RollenvError
 from rollenv.core.pictures import is_picture_token
 from rollenv.core.plugins import entry_points, load
 
@@ -81,6 +81,15 @@ def test_turns_are_scored_as_played_and_a_saved_model_sees_the_same(tmp_path):
     assert [a.response_ids for a in again] == [a.response_ids for a in actions]
     eyes = pickle.loads(pickle.dumps(agent.model.rollenv_eyes))
     assert (eyes.count(A), eyes.written(A)) == (16, "<image>" * 16)
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(("length", "says"), [(15, "15 tokens .* 16 features"), (0, "no <image>")])
+def test_a_class_with_a_wrong_number_of_tokens_is_refused(length, says):
+    agent = seeing("llava")
+    agent.model.config.image_seq_length = length
+    with pytest.raises(RollenvError, match=says):
+        act(agent, ("see <image>", (A,)))
 
 
 def test_without_the_package_its_models_are_blind_and_the_families_are_named():
