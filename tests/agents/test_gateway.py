@@ -538,7 +538,8 @@ def test_a_program_without_an_event_loop_uses_a_gateway_in_a_thread(local):
     with Gateway(local) as gateway:
         session = gateway.open("a task")
         for text in ("hi", "hello"):
-            answer = httpx.post(f"{session.base_url}/chat/completions", json=body([{"role": "user", "content": text}]))
+            asked = body([{"role": "user", "content": text}])
+            answer = httpx.post(f"{session.base_url}/chat/completions", json=asked, timeout=60)
             assert answer.status_code == 200
         session.finish(reward=1.0)
         assert len(session.samples()) == 2

@@ -170,13 +170,17 @@ def test_chats_with_a_foreign_model_are_written_for_supervised_training(guessing
         admin, secret = re.search(r"administrator: (\S+), Authorization: Bearer (\S+)", told).groups()
         head = {"Authorization": f"Bearer {key}"}
         chat = [{"role": "user", "content": "Guess a number between 1 and 20."}]
-        said = httpx.post(f"{base}/chat/completions", json=body(chat), headers=head).json()["choices"][0]["message"]
+        answered = httpx.post(f"{base}/chat/completions", json=body(chat), headers=head, timeout=60).json()
+        said = answered["choices"][0]["message"]
         chat += [said, {"role": "user", "content": "higher"}]
         asked = {"model": "m", "max_tokens": 9, "messages": [{k: m[k] for k in ("role", "content")} for m in chat]}
-        assert httpx.post(f"{base}/messages", json=asked, headers=head).status_code == 200
+        assert httpx.post(f"{base}/messages", json=asked, headers=head, timeout=60).status_code == 200
         session = re.search(r"session (\S+):", told)[1]
         httpx.post(
-            f"{admin}/sessions/{session}/finish", json={"reward": 1}, headers={"Authorization": f"Bearer {secret}"}
+            f"{admin}/sessions/{session}/finish",
+            json={"reward": 1},
+            headers={"Authorization": f"Bearer {secret}"},
+            timeout=60,
         )
         os.kill(process.pid, signal.SIGTERM)
     assert process.returncode == 0

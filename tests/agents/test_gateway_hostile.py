@@ -117,7 +117,7 @@ def test_whatever_is_sent_is_answered_or_refused(dialect):
         gateway = Gateway(agent)
         transport = httpx.ASGITransport(gateway._http.app, raise_app_exceptions=False)
         session, statuses = gateway.open(), set()
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=60) as client:
             for path, wrong in [*rng.sample(every, 120), (("model",), "m")]:
                 sent = json.dumps(changed(whole, path, wrong)).encode()
                 answer = await client.post(f"/s/{session.key}/v1/{dialect}", content=sent)

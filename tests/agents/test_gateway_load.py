@@ -135,7 +135,7 @@ def test_calls_go_on_over_the_death_of_the_gateway(tmp_path):
     with ChatServer(answer) as upstream:
         gateway = started(upstream.url)
         there, bearer = f"http://127.0.0.1:{admin}", {"Authorization": f"Bearer {'a' * 32}"}
-        session = httpx.post(f"{there}/sessions", headers=bearer, json={"task": "t"}).json()
+        session = httpx.post(f"{there}/sessions", headers=bearer, json={"task": "t"}, timeout=60).json()
         answered = threading.Semaphore(0)
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             players = [pool.submit(play, number, session, answered) for number in range(4)]
@@ -147,7 +147,7 @@ def test_calls_go_on_over_the_death_of_the_gateway(tmp_path):
                 gateway = started(upstream.url)
             for player in players:
                 player.result()
-        shown = httpx.get(f"{there}/sessions/{session['id']}", headers=bearer).json()
+        shown = httpx.get(f"{there}/sessions/{session['id']}", headers=bearer, timeout=60).json()
         gateway.terminate()
         gateway.wait()
     lines = {node["context"][0]["text"] for node in shown["nodes"] if node["parent"] is None}

@@ -44,7 +44,7 @@ def test_this_machine_is_reached_directly(url, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     assert is_local(url)
     assert proxy_of(url) == ""
-    with httpx.Client(mounts=without_proxy(url)) as client:
+    with httpx.Client(mounts=without_proxy(url), timeout=60) as client:
         assert client._transport_for_url(httpx.URL(url)) is client._transport
 
 
@@ -53,7 +53,7 @@ def test_others_are_reached_through_the_proxy(url, monkeypatch):
     monkeypatch.setenv("ALL_PROXY", "http://me:secret@127.0.0.1:9")
     assert not is_local(url)
     assert proxy_of(url) == "http://127.0.0.1:9"
-    with httpx.Client(mounts=without_proxy(url)) as client:
+    with httpx.Client(mounts=without_proxy(url), timeout=60) as client:
         assert client._transport_for_url(httpx.URL(url)) is not client._transport
 
 

@@ -17,7 +17,7 @@ from rollenv.remote.protocol import EnvBroke
 
 @pytest.fixture
 def gem(server):
-    with httpx.Client(base_url=f"{server.http}/apis/v1/envs/gem/") as client:
+    with httpx.Client(base_url=f"{server.http}/apis/v1/envs/gem/", timeout=60) as client:
         yield lambda name, **body: client.post(name, json=body)
 
 

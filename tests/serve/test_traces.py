@@ -108,7 +108,8 @@ def test_a_request_continues_the_trace_of_its_caller(serve, collector, tmp_path)
     token, lines = new_token("ann", ["environments"])
     (tmp_path / "tokens.toml").write_text(lines)
     served = serve("--traces", "--tokens", str(tmp_path / "tokens.toml"), env=collector.environ)
-    client = httpx.Client(base_url=served.http, headers={"Authorization": f"Bearer {token}", "traceparent": CALLER})
+    headers = {"Authorization": f"Bearer {token}", "traceparent": CALLER}
+    client = httpx.Client(base_url=served.http, headers=headers, timeout=60)
     assert client.post("/openenv/game:Sokoban-v0-tiny/reset", json={"seed": 3}).status_code == 200
     assert client.post("/openenv/no:Such-v0/reset", json={}).status_code == 404
     assert patient.get(f"{served.http}/livez").status_code == 200

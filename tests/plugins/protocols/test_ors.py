@@ -108,7 +108,7 @@ def test_an_episode_is_what_it_is_at_home(server):
 
 
 def test_tasks(server):
-    with httpx.Client(base_url=f"{server.http}/game:Sokoban-v0-tiny") as http:
+    with httpx.Client(base_url=f"{server.http}/game:Sokoban-v0-tiny", timeout=60) as http:
         assert http.get("splits").json() == [{"name": name, "type": name} for name in ("train", "test")]
         every = {name: http.post("tasks", json={"split": name}).json()["tasks"] for name in ("train", "test")}
         assert http.post("num_tasks", json={"split": "train"}).json() == {"num_tasks": len(every["train"])}
