@@ -106,6 +106,7 @@ class Eyes:
         self.token: int = config.image_token_id
         own = {name: getattr(tokenizer, name, None) or text for name, text in self.words.items()}
         self.settings: dict[str, Any] = {**own, **(settings or {})}
+        self.image_token: str = self.settings["image_token"]
         if tokenizer.convert_tokens_to_ids(self.image_token) != self.token:
             raise UsageError(f"the tokenizer's {self.image_token} has not the id {self.token} of the model's")
         #: Texts of tokens that a template or a processor writes for pictures.
@@ -113,12 +114,7 @@ class Eyes:
         self._ids = [_alone(tokenizer, part) for part in self.around.split("{}")]
         self._forget()
 
-    @property
-    def image_token(self) -> str:
-        """The text of the token that stands for a part of a picture."""
-        return str(self.settings["image_token"])
-
-    # -- a family --------------------------------------------------------------------------------------------------
+    # -- a family ----------------------------------------------------------------------------------------------------
 
     def expanded(self, inputs: Mapping[str, Tensor]) -> str:
         """Return the text that the family's processor puts in the place of the mark. It follows a picture's size.

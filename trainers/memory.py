@@ -161,13 +161,7 @@ def layer_bytes(shape: Shape, product: int) -> int:
 
 
 def update_of(
-    config: TrainConfig,
-    longest: int,
-    *,
-    player: int,
-    teacher: int = 0,
-    together: int | None = None,
-    patches: float = 0.0,
+    config: TrainConfig, longest: int, *, player: int, teacher: int = 0, together: int | None = None
 ) -> Update:
     """Return the update settings of a run.
 
@@ -175,7 +169,6 @@ def update_of(
         longest: tokens of the longest sample, which is never split, even beyond ``optimizer.micro_batch_tokens``.
         player: bytes of a number in the player's weights.
         together: tokens of a forward pass, if a batch has fewer than a micro-batch may have.
-        patches: patches of pictures per token.
     """
     model, algorithm, settings, roles = config.model, config.algorithm, config.optimizer, config.placement.roles
     moments = {"adamw": 2 * _FULL, "adamw8bit": _EIGHT_BITS}[settings.kind]
@@ -191,7 +184,6 @@ def update_of(
         lora=model.lora.rank,
         early=config.batches.kind == "early",
         vision=model.vision == "trained",
-        patches=patches,
     )
 
 

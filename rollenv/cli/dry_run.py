@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,7 +260,8 @@ def memory_rows(
         teaching = memory.shape_of(teacher.settings).parameters
     if getattr(config.distill, "decay", 0):
         teaching = memory.shape_of(plan.settings).parameters  # the moving average of the model
-    update = memory.update_of(config, longest, player=width, teacher=teaching, together=together, patches=patches)
+    update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
+    update = replace(update, patches=patches)
     shape = memory.shape_of(plan.settings)
     parts = memory.update_memory(shape, update)
     rows, there = memory.table(parts), psutil.virtual_memory().total
