@@ -291,11 +291,11 @@ def test_commands_of_a_cancelled_task_are_killed(backend, seconds):
 
     async def play() -> None:
         async with await AsyncSandbox.create(**backend) as box:
-            many = [asyncio.create_task(box.commands.run(["sleep", "50"], timeout=60)) for _ in range(40)]
+            many = [asyncio.create_task(box.commands.run(["sleep", "500"], timeout=600)) for _ in range(40)]
             await asyncio.sleep(seconds)
             for each in many:
                 each.cancel()
-            ended = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 20)
+            ended = await asyncio.wait_for(asyncio.gather(*many, return_exceptions=True), 100)
             assert all(isinstance(each, asyncio.CancelledError) for each in ended)
             assert await box.commands.list() == []
 
