@@ -119,6 +119,8 @@ def try_environments(config: TrainConfig) -> None:
                     _, info = _reset(env, one, seed)
                     if info.get("images") and not config.harness.name and (why := blindness(config)):
                         raise UsageError(f"the observation has pictures, and {why}")
+                    if 1 < info.get("players", 1) < (agents := 1 + len(config.seats.others)):
+                        raise UsageError(f"seats.others makes {agents} agents for {info['players']} seats")
                 except UsageError as error:
                     raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
     source_of(config, _without_tokenizer(config.env.wrappers))
