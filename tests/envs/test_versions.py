@@ -8,8 +8,8 @@ import pytest
 
 import rollenv
 
-#: From ids to digests of an episode. Only a new version of an id, or an id that is new, changes this file:
-#: `python tests/envs/test_versions.py` writes it.
+#: From ids to digests of an episode. Only a new version of an id, an id that is new, or another choice of its expert
+#: changes this file: `python tests/envs/test_versions.py` writes it.
 FILE = Path(__file__).with_name("episodes.json")
 BUNDLED = ("game", "tools", "multi", "logic", "eval", "ragen", "roll")
 
