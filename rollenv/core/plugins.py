@@ -35,7 +35,7 @@ def load(group: str, name: str) -> Any:
     """
     entry = entry_points(group).get(name)
     if entry is None:
-        raise BadEntryPoint(f"no installed package has an entry point {name} of {group}: reinstall what should")
+        raise BadEntryPoint(f"no installed package has an entry point {name} of {group}: reinstall the one that should")
     try:
         return entry.load()
     except MissingExtra:
