@@ -25,7 +25,7 @@ A, B = drawn(1), drawn(2, 112, 84)
 
 @pytest.fixture
 def acme(tmp_path, monkeypatch):
-    """What the page has of vision, as an installed package."""
+    """Install the page's vision family as a package."""
     (tmp_path / "acme").mkdir()
     (code,) = re.findall(r"```python\n# acme/vision.py\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "acme" / "vision.py").write_text(code)
