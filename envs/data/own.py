@@ -8,9 +8,10 @@ import hashlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from rollenv.core.env import Env
@@ -18,6 +19,7 @@ from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, UsageError, did_you_mean
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.core.registry import ABILITIES
+from rollenv.envs.data import choices as sets
 from rollenv.envs.data.row_pictures import has_pictures, key_of
 from rollenv.envs.data.rows import SUFFIXES, Row, Rows, files_at, folder_of, read_file, split_of
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
@@ -30,14 +32,15 @@ logger = logging.getLogger(__name__)
 #: Names of columns that are recognised, the likeliest first, without regard to case.
 QUESTIONS = ("question", "problem", "prompt", "query", "input", "instruction", "text")
 ANSWERS = ("answer", "answers", "answerkey", "solution", "target", "label", "gold", "output", "expected", "completion")
-CHOICES, TESTS, PROGRAMS = ("choices", "options"), ("tests", "test_list"), ("solution", "canonical_solution", "code")
+TESTS, PROGRAMS = ("tests", "test_list"), ("solution", "canonical_solution", "code")
+CONTEXTS = ("context", "passage", "article", "flores_passage", "premise")
 IMAGES = ("images", "image", "pictures", "picture", "image_path")
 
 #: Splits that are held out, in order of preference. Rows of files with such names are never trained on.
 HELD_OUT = ("test", "validation", "valid", "val", "dev")
 
 #: Arguments of :func:`own_questions` that ``rollenv train FILE`` takes as they are: ``question=COLUMN``.
-SETTINGS = ("question", "answer", "choices", "image", "grader", "held_out", "instruct")
+SETTINGS = ("question", "answer", "choices", "context", "image", "grader", "held_out", "instruct")
 
 #: What the answers are, what a question ends with, and how answers are graded.
 GRADERS = {
@@ -58,8 +61,7 @@ _NUMBER_IN_TEXT = re.compile(
 #: Dates, times, versions and ranges; and words that are not functions: both make a text, not an expression.
 _DATE = re.compile(r"\d+(?:[-/:.]\d+){2,}|\d+[-:]\d+")
 _WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|pi)\b)[a-zA-Z]{2,}")
-_LETTER, _LETTER_IN_TEXT = re.compile(r"\(?([A-J])\)?[.):]?"), re.compile(r"\b([A-J])\b")
-_CHOICES_IN_TEXT = re.compile(r"(?:^|\s)\(?B[.):]")
+_LETTER = re.compile(r"\(?([A-Za-z])\)?[.):]?")
 
 #: The file and number of a row, and the row.
 _Place = tuple[str, int, Row]
@@ -75,20 +77,27 @@ class Questions:
     question: str
     answer: str
     choices: str
-    """Empty if there is none."""
+    """The column with lists of choices; empty if there is none."""
+    context: str
+    """The column with the text that a question is about; empty if there is none."""
     image: str
     """The column with pictures; empty if there is none."""
     grader: str
     drawn: bool
     """True if the held-out rows were drawn, because no file's name says so."""
+    shown: tuple[str, ...]
+    """The names of the columns that are shown besides question and answer, and what they hold."""
+    others: tuple[str, ...]
+    """The columns that are not shown."""
 
     def __str__(self) -> str:
         what, _, how = GRADERS[self.grader]
         held = "drawn by a hash of the question" if self.drawn else "by their files' names"
         return (
             f"{self.path}: {len(self.train) + len(self.test)} questions (column {self.question!r}"
-            f"{f', pictures {self.image!r}' if self.image else ''}), {what} (column "
-            f"{self.answer!r}), {how}; {len(self.train)} to train on, {len(self.test)} held out ({held})"
+            f"{''.join(f', {each}' for each in self.shown)}), {what} (column {self.answer!r}), {how}; "
+            f"{len(self.train)} to train on, {len(self.test)} held out ({held})"
+            + (f"; columns that are not shown: {', '.join(self.others[:8])}" if self.others else "")
         )
 
 
@@ -120,6 +129,7 @@ def own_questions(
     instruct: str | None = None,
     seed: int | None = None,
     image: str = "",
+    context: str = "",
 ) -> Env:
     """One question of a file or folder, and an answer of the kind that its answers have.
 
@@ -128,14 +138,15 @@ def own_questions(
         split: "train", "test" (what is held out), or "all".
         question: the column with questions; by default recognised by its name.
         answer: the column with answers, or tests of code.
-        choices: the column with the options of a question.
+        choices: the column with the choices of a question, or several with one choice each: ``"A,B,C,D"``.
         grader: one of :data:`GRADERS`; by default chosen by the answers.
         held_out: the share of rows that is held out if no file's name says which.
         image: the column with pictures (see :func:`~rollenv.envs.data.row_pictures.pictures_of`), whose paths are
             relative to the folder of the file.
         instruct: the text behind every question; by default it says the form of an answer.
+        context: the column with the text that a question is about.
     """
-    found = questions_at(path, question, answer, choices, grader, held_out, image)
+    found = questions_at(path, question, answer, choices, grader, held_out, image, context)
     parts = {"train": found.train, "test": found.test, "all": (*found.train, *found.test)}
     if split not in parts:
         raise UsageError(f"split is one of {', '.join(parts)}, not {split!r}")
@@ -171,7 +182,7 @@ class QuestionEnv(RowEnv):
     """
 
     def __init__(self, rows: Rows, questions: Questions, instruct: str | None = None, seed: int | None = None):
-        self.grader, self.choices_key = questions.grader, questions.choices
+        self.grader, self.choices_key, self.context_key = questions.grader, questions.choices, questions.context
         self.instruct = GRADERS[self.grader][1] if instruct is None else instruct
         if self.grader == "expression":
             check_installed()
@@ -183,19 +194,26 @@ class QuestionEnv(RowEnv):
     @property
     def accepted(self) -> tuple[str, ...]:
         """The answers that count as correct."""
-        return golds(self.row[self.gold_key], self.grader, self.options)
+        return golds(self.row[self.gold_key], self.grader)
 
     @property
     def options(self) -> tuple[str, ...]:
         """The options of a choice that are not part of the question."""
         return _options(self.row, self.choices_key)
 
+    @property
+    def letters(self) -> str:
+        """The letters of the choices that the question shows."""
+        return ascii_uppercase[: len(self.options)] or sets.letters_in(self.row[self.question_key])
+
     def _question(self) -> str:
-        options = [f"{chr(65 + i)}. {text}" for i, text in enumerate(self.options)]
-        return "\n".join(filter(None, (self.row[self.question_key].strip(), *options, self.instruct)))
+        context = _context(self.row, self.context_key)
+        options = [f"{letter}. {text}" for letter, text in zip(self.letters, self.options, strict=False)]
+        question = "\n".join(filter(None, (self.row[self.question_key].strip(), *options, self.instruct)))
+        return f"{context}\n\n{question}" if context else question
 
     def _judge(self, action: str) -> RowVerdict:
-        said = answer_in(action, self.grader, self.options)
+        said = answer_in(action, self.grader, self.options, self.letters)
         if said is None:
             return RowVerdict(0.0, f"There is no answer. {self.instruct}".strip(), valid=False)
         right = any(_equal(gold, said, self.grader) for gold in self.accepted)
@@ -203,7 +221,7 @@ class QuestionEnv(RowEnv):
 
     def sample_random_action(self) -> str:
         if self.grader == "choice":
-            return chr(65 + self.action_rng.randrange(len(self.options) or 4))
+            return self.action_rng.choice(self.letters)
         return self._written(str(self.action_rng.randrange(100)))
 
     def oracle_action(self) -> str:
@@ -216,33 +234,26 @@ class QuestionEnv(RowEnv):
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def golds(cell: Any, grader: str, options: Sequence[str] = ()) -> tuple[str, ...]:
+def golds(cell: Any, grader: str) -> tuple[str, ...]:
     """Return the right answers in a cell, which has one or a list of them; the letters of choices."""
     texts = (str(value).strip() for value in listed(cell))
     if grader == "choice":
-        return tuple(_letter(text, options) for text in texts)
+        return tuple(text.strip("().: ").upper() for text in texts)
     return tuple(texts if grader == "text" else map(gold_answer, texts))
 
 
-def _letter(text: str, options: Sequence[str]) -> str:
-    """Return the letter of a right option, which is given as its text, as a letter or by its number from 0."""
-    if text in options:
-        return chr(65 + options.index(text))
-    if letter := _LETTER.fullmatch(text):
-        return letter[1]
-    return chr(65 + int(text)) if text.isdecimal() and int(text) < len(options) else ""
+def answer_in(action: str, grader: str, options: Sequence[str] = (), letters: str = "") -> str | None:
+    """Return the answer in a text; None if there is none.
 
-
-def answer_in(action: str, grader: str, options: Sequence[str] = ()) -> str | None:
-    """Return the answer in a text; None if there is none."""
+    Args:
+        letters: those of the choices that were shown.
+    """
     marked = last_boxed(action) or last_tagged(action)
     text = (marked or action).strip()
     if grader in ("text", "expression"):
         return text if text and (marked or grader == "text") else None
     if grader == "choice":
-        whole = _LETTER.fullmatch(text.upper())
-        same = [chr(65 + i) for i, option in enumerate(options) if exact_match(text, [option])]
-        return (same or ([whole[1]] if whole else _LETTER_IN_TEXT.findall(text)) or [None])[-1]
+        return sets.picked(text, letters, options)
     plain = text.removesuffix(".")
     return plain if _kind(plain) in _NUMBERS else next(reversed(_NUMBER_IN_TEXT.findall(text)), None)
 
@@ -277,6 +288,7 @@ def questions_at(
     grader: str = "",
     held_out: float = 0.2,
     image: str = "",
+    context: str = "",
 ) -> Questions:
     """Read and check the questions of a file or folder; see :func:`own_questions`.
 
@@ -294,48 +306,95 @@ def questions_at(
         names = (files[0].name.lower().replace(own, other, 1) for other in ("train", *HELD_OUT) if other != own)
         files += [twin for name in names if (twin := files[0].with_name(name)).is_file()]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
-    return _questions(path, stamps, (question, answer, choices, image), grader, held_out)
+    return _questions(path, stamps, (question, answer, choices, image, context), grader, held_out)
 
 
 @functools.lru_cache(maxsize=16)
 def _questions(
-    path: str, files: tuple[tuple[str, int], ...], named: tuple[str, str, str, str], grader: str, share: float
+    path: str, files: tuple[tuple[str, int], ...], named: tuple[str, str, str, str, str], grader: str, share: float
 ) -> Questions:
-    question, answer, choices, image = named
+    question, answer, choices, image, context = named
     splits = {name: split_of(Path(name)) for name, _ in files}
     test = next((split for split in HELD_OUT if split in splits.values()), "")
     names = [n for n in splits if test and splits[n] == test] + [n for n in splits if splits[n] not in HELD_OUT]
     rows = [(name, i, row) for name in names for i, row in enumerate(read_file(Path(name)), 1)]
     if not rows:
         raise UsageError(f"{path} has no rows")
-    columns = [*rows[0][2]]
-    asked = _column(path, columns, "question", question, QUESTIONS)
-    listing = _column(path, columns, "choices", choices, CHOICES)
-    tests = "" if answer else _column(path, columns, "tests", "", TESTS)
-    right = tests or _column(path, columns, "answer", answer, ANSWERS)
+    columns = [*dict.fromkeys(column for _, _, row in rows for column in row)]
+    form = sets.choice_form(columns, choices)
+    for column in form.columns if form and choices else ():
+        _column(path, columns, "choices", column, ())
+    first = [*rows[0][2]]
+    asked = _column(path, first, "question", question, (*QUESTIONS, *(sets.QUESTIONS if form else ())))
+    tests = "" if answer else _column(path, first, "tests", "", TESTS)
+    right = tests or _column(path, first, "answer", answer, (*ANSWERS, *(sets.ANSWERS if form else ())))
+    about = _column(path, [c for c in columns if c != asked], "context", context, CONTEXTS)
+    if any(not isinstance(row.get(about), str | None) for _, _, row in rows):
+        if context:
+            raise UsageError(f"{path}: the column {about!r} holds no texts, which context= takes")
+        about = ""
     seen = _column(path, columns, "image", image, IMAGES)
-    if not image and not any(has_pictures(row.get(seen)) for _, _, row in rows[:100]):
+    if not image and not any(has_pictures(row.get(seen), Path(name).parent) for name, _, row in rows):
         seen = ""  # a column of this name with something else, such as a container's image
     for name, i, row in rows:
-        if wrong := _cannot_play(row, (asked, right, *filter(None, [listing])), asked):
+        if wrong := _cannot_play(row, (asked, right), asked):
             raise UsageError(f"{name}, row {i}: {wrong}")
+    listing = ""
+    if form and grader in ("", "choice") and not tests:
+        rows, listing = _with_letters(rows, form, right, certain=bool(choices) or len(form.columns) == 1)
     grader = grader or ("code" if tests else _grader(rows, right, asked, listing))
     for name, i, row in rows if grader != "code" else ():
-        if wrong := _cannot_grade(row[right], grader, _options(row, listing)):
+        if wrong := _cannot_grade(row, right, grader, _options(row, listing), asked):
             raise UsageError(f"{name}, row {i}: {wrong}")
-    distinct = _distinct(rows, asked, right, listing, seen)
+    used = {"context": (about,), "choices": (listing and form and form.columns) or (), "pictures": (seen,)}
+    shown = tuple(f"{what} {', '.join(map(repr, found))}" for what, found in used.items() if any(found))
+    others = {*columns} - {asked, right, *(column for found in used.values() for column in found)}
+    distinct = _distinct(rows, asked, right, (about, listing), seen)
     if test:
         held = {name for name, split in splits.items() if split == test}
         drawn = {i for i, (name, _, _) in enumerate(distinct) if name in held}
     else:
-        texts = [row[asked].strip() + (key_of(row.get(seen)) if seen else "") for _, _, row in distinct]
+        texts = [
+            row[asked].strip() + _context(row, about) + (key_of(row.get(seen)) if seen else "")
+            for _, _, row in distinct
+        ]
         by_hash = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
         number = min(max(1, round(share * len(distinct))), len(distinct) - 1) if share else 0
         drawn = {*sorted(range(len(distinct)), key=by_hash.__getitem__)[:number]}
     train, tested = (
         tuple(row for i, (_, _, row) in enumerate(distinct) if (i in drawn) is out) for out in (False, True)
     )
-    return Questions(path, train, tested, asked, right, listing, seen, grader, drawn=not test)
+    hidden = tuple(column for column in columns if column in others)
+    return Questions(path, train, tested, asked, right, listing, about, seen, grader, not test, shown, hidden)
+
+
+def _with_letters(rows: Sequence[_Place], form: sets.ChoiceForm, right: str, certain: bool) -> tuple[list[_Place], str]:
+    """Return rows whose choices are a list and whose answers are letters, and the column of the lists.
+
+    Unless it is ``certain`` that the columns hold choices, rows whose answers name none of them are left as they are.
+
+    Raises:
+        UsageError: a row cannot be used; the message names it.
+    """
+    choices = []
+    for name, i, row in rows:
+        try:
+            choices.append(sets.choices_of(row, form, right))
+        except UsageError as error:
+            if certain:
+                raise UsageError(f"{name}, row {i}: {error}") from error
+            return [*rows], ""
+    letters = sets.right_letters([row[right] for _, _, row in rows], choices, form.first)
+    for (name, i, row), found in zip(rows, letters, strict=True):
+        if "" in found:
+            if not certain:
+                return [*rows], ""
+            raise UsageError(f"{name}, row {i}: the answer {row[right]!r:.60} is none of the choices")
+    listing = form.columns[0] if len(form.columns) == 1 and not form.without_right else "choices"
+    return [
+        (name, i, {**row, listing: texts, right: found})
+        for (name, i, row), (texts, _), found in zip(rows, choices, letters, strict=True)
+    ], listing
 
 
 def _column(path: str, columns: Sequence[str], what: str, named: str, known: Sequence[str]) -> str:
@@ -343,7 +402,7 @@ def _column(path: str, columns: Sequence[str], what: str, named: str, known: Seq
     if named and named not in columns:
         hint = did_you_mean(named, columns, "name one of them")
         raise UsageError(f"{path} has no column {named!r} for {what}=; it has {', '.join(columns)}; {hint}")
-    by_name = {column.lower(): column for column in reversed(columns)}
+    by_name = {column.lower().replace(" ", "_"): column for column in reversed(columns)}
     found = named or next((by_name[name] for name in known if name in by_name), "")
     if not found and what in ("question", "answer"):
         raise UsageError(f"{path} has the columns {', '.join(columns)}; say which one it is with {what}=COLUMN")
@@ -364,7 +423,7 @@ def _grader(rows: Sequence[_Place], right: str, asked: str, listing: str) -> str
     """Choose the grader by the answers."""
     answers = [[gold_answer(value) for value in listed(row[right])] for _, _, row in rows]
     letters = all(_LETTER.fullmatch(text) for texts in answers for text in texts)
-    if listing or (letters and all(_CHOICES_IN_TEXT.search(row[asked]) for _, _, row in rows)):
+    if listing or (letters and all(sets.letters_in(row[asked]) for _, _, row in rows)):
         return "choice"
     kinds = [max(map(_kind, texts), key=(*_NUMBERS, "expression", "text").index) for texts in answers]
     count = Counter(kinds)
@@ -378,12 +437,14 @@ def _grader(rows: Sequence[_Place], right: str, asked: str, listing: str) -> str
     return next(kind for kind in ("text", "expression", "number", "integer") if count[kind])
 
 
-def _cannot_grade(cell: Any, grader: str, options: Sequence[str]) -> str:
-    """Return the reason why a cell's answers cannot be graded; empty if they can."""
+def _cannot_grade(row: Row, right: str, grader: str, options: Sequence[str], asked: str) -> str:
+    """Return the reason why a row's answers cannot be graded; empty if they can."""
+    cell = row[right]
     if others := [value for value in listed(cell) if not isinstance(value, str | int | float)]:
         return f"an answer is a text or a number, not {type(others[0]).__name__}"
-    for gold in golds(cell, grader, options):
-        if grader == "choice" and not "A" <= gold < chr(65 + (len(options) or 10)):
+    letters = ascii_uppercase[: len(options)] or sets.letters_in(row[asked])
+    for gold in golds(cell, grader):
+        if grader == "choice" and (len(gold) != 1 or gold not in letters):
             return f"the answer {cell!r:.60} is none of the choices"
         if grader in _NUMBERS and _kind(gold) not in _NUMBERS[: 1 + _NUMBERS.index(grader)]:
             return f"the answer {gold!r:.60} is no {grader}; mend it, or take another grader="
@@ -391,22 +452,27 @@ def _cannot_grade(cell: Any, grader: str, options: Sequence[str]) -> str:
 
 
 def _options(row: Row, column: str) -> tuple[str, ...]:
-    """Return a row's options: a list, or a mapping with the list under "text" (ARC)."""
-    cell = row[column] if column else ()
-    cell = cell.get("text", [*cell.values()]) if isinstance(cell, Mapping) else cell
-    return tuple(str(option).strip() for option in listed(cell))
+    """Return a row's options."""
+    return tuple(str(option).strip() for option in listed(row[column])) if column else ()
 
 
-def _distinct(rows: Sequence[_Place], asked: str, right: str, listing: str, seen: str) -> list[_Place]:
+def _context(row: Row, column: str) -> str:
+    return (row.get(column) or "").strip() if column else ""
+
+
+def _distinct(rows: Sequence[_Place], asked: str, right: str, beside: tuple[str, str], seen: str) -> list[_Place]:
     """Leave out rows that repeat a question; those of held-out files come first.
 
     Raises:
         UsageError: two rows have the same question and other answers.
     """
     first: dict[str, _Place] = {}
+    about, listing = beside
     for name, i, row in rows:
         pictures = key_of(row.get(seen)) if seen else ""
-        before = first.setdefault(f"{row[asked].strip()}\0{_options(row, listing)}\0{pictures}", (name, i, row))
+        before = first.setdefault(
+            f"{row[asked].strip()}\0{_options(row, listing)}\0{pictures}\0{_context(row, about)}", (name, i, row)
+        )
         if before[2][right] != row[right]:
             raise UsageError(
                 f"{name}, row {i}: its question is that of {before[0]}, row {before[1]}, with another answer; mend it, "

@@ -162,7 +162,7 @@ def test_every_format_trains_the_same_rows(tmp_path, name):
     ],
 )
 def test_the_answer_in_a_text(grader, text, said):
-    assert answer_in(text, grader) == said
+    assert answer_in(text, grader, letters="ABCD") == said
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_clients_of_a_server_cannot_read_its_files():
         ),
         ([*answered("a"), {"question": "x?", "answer": {"a": 1}}], r"row 2: an answer is a text or a number, not dict"),
         ([{"question": "x?", "choices": ["a", "b"], "answer": "C"}], r"row 1: the answer 'C' is none of the choices"),
-        ([{"question": "x?", "choices": ["a", "b"], "answer": 2}], r"row 1: the answer 2 is none of the choices"),
+        ([{"question": "x?", "choices": ["a", "b"], "answer": 3}], r"row 1: the answer 3 is none of the choices"),
         ([{"messages": [], "id": 1}], r"own.jsonl has the columns messages, id; say which one it is with question="),
     ],
 )
