@@ -310,7 +310,7 @@ class GatewaySession:
         self.tree.append(node, tools)
         self.drawn_tokens += len(node.response_ids)
         images = (image for message in node.context for image in message.images)
-        self.kept_bytes += sum(len(image.png if isinstance(image, Picture) else image) for image in images)
+        self.kept_bytes += sum(len(image.data if isinstance(image, Picture) else image) for image in images)
         self.kept_bytes += sum(len(message.text) for message in node.context) + 40 * len(node.tail + node.response_ids)
         if key:
             self._known[key] = node

@@ -2,7 +2,7 @@
 
 The first observation is a step of the user; each turn is a step of the agent with the environment's next observation.
 Fields that ATIF lacks are stored under ``extra.rollenv``, so that a trajectory is read back unchanged. Other keys of
-``extra`` are ignored. Pictures are files ``pictures/SHA256.png`` beside the document.
+``extra`` are ignored. Pictures are files ``pictures/SHA256.ENDING`` beside the document.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.picture_forms import stored_content
-from rollenv.core.pictures import Picture
+from rollenv.core.pictures import Picture, file_name
 from rollenv.core.tools.calls import find_calls
 from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import from_plain, to_plain
@@ -78,10 +78,15 @@ def _content(text: str, images: Sequence[Picture]) -> str | list[Json]:
     parts = stored_content(text, images)
     if isinstance(parts, str):
         return text
-    source = {"media_type": "image/png"}
     return [
         part if part["type"] == "text"
-        else {"type": "image", "source": {**source, "path": f"pictures/{part['sha256']}.png"}}
+        else {
+            "type": "image",
+            "source": {
+                "media_type": part.get("media_type", "image/png"),
+                "path": f"pictures/{file_name(part)}",
+            },
+        }
         for part in parts
     ]  # fmt: skip
 

@@ -98,14 +98,14 @@ FORMS: dict[str, tuple[Callable[[str], Any], Callable[[Picture], Any]]] = {
         _text,
         lambda image: {
             "type": "image",
-            "source": {"type": "base64", "media_type": "image/png", "data": _base64(image)},
+            "source": {"type": "base64", "media_type": image.media_type, "data": _base64(image)},
         },
     ),
     "gemini": (
         lambda text: {"text": text},
-        lambda image: {"inlineData": {"mimeType": "image/png", "data": _base64(image)}},
+        lambda image: {"inlineData": {"mimeType": image.media_type, "data": _base64(image)}},
     ),
-    "mcp": (_text, lambda image: {"type": "image", "mimeType": "image/png", "data": _base64(image)}),
+    "mcp": (_text, lambda image: {"type": "image", "mimeType": image.media_type, "data": _base64(image)}),
     "stored": (_text, lambda image: image.as_json(data=False)),
 }
 

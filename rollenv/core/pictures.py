@@ -24,42 +24,53 @@ MARK = "<image>"
 #: The most pixels of a picture.
 MAX_PIXELS = 16_000_000
 
-#: What is converted, by Pillow's names; not EPS, for example, which is a program.
+#: What is read, by Pillow's names; not EPS, for example, which is a program.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+#: Formats of photographs, which chat APIs take, and which are many times larger as PNG. MPO is JPEG with others behind.
+_PHOTOGRAPHS = ("JPEG", "MPO", "WEBP")
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _DATA_URL = re.compile(r"data:image/[\w.+-]+;base64,")
+_ORIENTATION = 0x0112  # the tag of EXIF
 _KNOWN: WeakValueDictionary[int, Picture] = WeakValueDictionary()
 
 
 class Picture:
-    """A PNG file. Two pictures with equal bytes are one object, as long as somebody holds it.
+    """A PNG, JPEG or WebP file. Two pictures with equal bytes are one object, as long as somebody holds it.
 
     Args:
-        png: a whole file with 8 bits per channel and no transparency; :func:`picture` converts others.
+        data: a whole file with 8 bits per channel and no transparency; :func:`picture` converts others.
 
     Raises:
         UsageError: for other bytes.
+        MissingExtra: it is no PNG file, and Pillow is not installed.
     """
 
-    __slots__ = ("__weakref__", "height", "png", "sha256", "width")
+    __slots__ = ("__weakref__", "data", "height", "media_type", "sha256", "width")
 
-    png: bytes
+    data: bytes
+    media_type: str
     sha256: str
     width: int
     height: int
 
-    def __new__(cls, png: bytes) -> Picture:
-        sha256 = hashlib.sha256(png).hexdigest()
+    def __new__(cls, data: bytes) -> Picture:
+        sha256 = hashlib.sha256(data).hexdigest()
         if (known := _KNOWN.get(_number(sha256))) is not None:
             return known
         made = super().__new__(cls)
-        made.png, made.sha256 = png, sha256
-        made.width, made.height = _size(png)
+        made.data, made.sha256 = data, sha256
+        if data[:3] == b"\xff\xd8\xff" or data[:4] == b"RIFF":
+            opened = _opened(data)
+            made.media_type = "image/webp" if opened.format == "WEBP" else "image/jpeg"
+            made.width, made.height = opened.size
+        else:
+            made.media_type = "image/png"
+            made.width, made.height = _size(data)
         return _KNOWN.setdefault(made.number, made)
 
     def __reduce__(self) -> tuple[type[Picture], tuple[bytes]]:
-        return Picture, (self.png,)
+        return Picture, (self.data,)
 
     def __repr__(self) -> str:
         return f"<Picture {self.width}x{self.height} {self.sha256[:12]}>"
@@ -72,7 +83,12 @@ class Picture:
     @property
     def url(self) -> str:
         """A data URL."""
-        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+        return f"data:{self.media_type};base64,{base64.b64encode(self.data).decode()}"
+
+    @property
+    def name(self) -> str:
+        """The name of its file beside stored episodes."""
+        return file_name(self.as_json(data=False))
 
     def as_json(self, *, data: bool = True) -> dict[str, Any]:
         """Return the JSON form, which :func:`picture` converts back.
@@ -81,11 +97,19 @@ class Picture:
             data: with the file's bytes, in base64; without them, the reader has to know the hash.
         """
         form = {"type": "image", "sha256": self.sha256, "width": self.width, "height": self.height}
-        return {**form, "data": base64.b64encode(self.png).decode()} if data else form
+        if self.media_type != "image/png":
+            form["media_type"] = self.media_type
+        return {**form, "data": base64.b64encode(self.data).decode()} if data else form
 
     def array(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Return the pixels, of shape (height, width, 3)."""
-        return np.asarray(_pillow().open(io.BytesIO(self.png)).convert("RGB"))
+        return np.asarray(_opened(self.data).convert("RGB"))
+
+
+def file_name(form: Mapping[str, Any]) -> str:
+    """Return the name of the file beside stored episodes that has the data of a picture's JSON form."""
+    ending = {"image/jpeg": "jpeg", "image/webp": "webp"}.get(form.get("media_type", ""), "png")
+    return f"{form['sha256']}.{ending}"
 
 
 def _number(sha256: str) -> int:
@@ -112,8 +136,9 @@ def numbered(token: int) -> Picture:
 def picture(of: Any) -> Picture:
     """Convert an array (height, width, 3) of bytes, a Pillow image, a file's bytes or a data URL to a picture.
 
-    PNG files of 8 bits without transparency stay as they are. Of others, the pixels are kept, turned as EXIF says, on
-    white where they are transparent, and with 8 bits for each of red, green and blue; of an animation, the first frame.
+    PNG, JPEG and WebP files of 8 bits without transparency stay as they are. Of others, the pixels are kept, turned as
+    EXIF says, on white where they are transparent, and with 8 bits for each of red, green and blue; of an animation,
+    the first frame. The file is then PNG, and JPEG of quality 90 if it was JPEG or WebP.
 
     Raises:
         UsageError: it is none of these, damaged, or has more than ``MAX_PIXELS`` pixels.
@@ -216,22 +241,37 @@ def _check_size(width: int, height: int) -> None:
         raise UsageError(f"a picture has {width}x{height} pixels; at most {MAX_PIXELS:,} are allowed: make it smaller")
 
 
-def _converted(data: bytes) -> bytes:
+def _opened(data: bytes) -> Any:
+    """Open a file with Pillow and check its size.
+
+    Raises:
+        UsageError: it is none that is read, damaged or too large.
+    """
     library = _pillow()
     try:
         opened = library.open(io.BytesIO(data), formats=_FORMATS)
         _check_size(*opened.size)
         opened.load()
+        return opened
     except UsageError:
         raise
     except library.UnidentifiedImageError as error:
         raise UsageError(f"a picture is in none of the formats {', '.join(_FORMATS)}") from error
     except Exception as error:  # Pillow's decoders raise many kinds for damaged files
         raise UsageError(f"a picture cannot be read: {type(error).__name__}: {error}") from error
-    return _saved(opened)
 
 
-def _saved(image: Any) -> bytes:
+def _converted(data: bytes) -> bytes:
+    opened = _opened(data)
+    photograph = opened.format in _PHOTOGRAPHS
+    turned = opened.getexif().get(_ORIENTATION, 1) != 1
+    animated = opened.format == "WEBP" and opened.is_animated
+    if photograph and opened.mode in ("RGB", "L") and not turned and not animated:
+        return data
+    return _saved(opened, as_photograph=photograph and not animated and "A" not in opened.mode)
+
+
+def _saved(image: Any, *, as_photograph: bool = False) -> bytes:
     _check_size(*image.size)
     image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bits, which Pillow would cut instead of scaling
@@ -239,6 +279,10 @@ def _saved(image: Any) -> bytes:
     if "A" in image.mode or "transparency" in image.info:
         image = image.convert("RGBA")
         image = _pillow().alpha_composite(_pillow().new("RGBA", image.size, "white"), image)
+    if as_photograph:
+        held = io.BytesIO()
+        image.convert("RGB").save(held, "JPEG", quality=90)
+        return held.getvalue()
     return png_of(np.asarray(image.convert("RGB")))
 
 

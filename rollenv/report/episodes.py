@@ -245,7 +245,9 @@ class _Writer:
         for form in _items(forms)[:_PICTURES]:
             try:
                 image = self.files.load(form, "this turn")
-                shown = image.url if len(image.png) <= _BYTES else f"a picture of {image.width} x {image.height} pixels"
+                shown = (
+                    image.url if len(image.data) <= _BYTES else f"a picture of {image.width} x {image.height} pixels"
+                )
             except RollenvError as error:
                 shown = clip(str(error))
             numbers.append(self._shown.setdefault(shown, len(self._shown)))

@@ -186,7 +186,7 @@ def _size(value: Any) -> int:
     if isinstance(value, int):
         return value.bit_length() >> 3
     if isinstance(value, Picture):
-        return len(value.png) * 4 // 3 + _CONTAINER  # as base64
+        return len(value.data) * 4 // 3 + _CONTAINER  # as base64
     return 8 * value.size if isinstance(value, np.ndarray) else 8
 
 

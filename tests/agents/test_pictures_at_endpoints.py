@@ -77,7 +77,7 @@ def test_rows_and_boards_reach_the_model_with_equal_bytes(geometry):
     expected = [list(t.turns[0].images) for t in episodes]
     expected.append(list(dict.fromkeys(image for turn in episodes[2].turns for image in turn.images)))
     assert sorted(prompts, key=repr) == sorted(expected, key=repr)
-    assert expected[0][0].png == geometry[0]
+    assert expected[0][0].data == geometry[0]
     assert picture(geometry[1]) in expected[1]
     assert all(isinstance(image, Picture) for images in expected for image in images)
     assert all("base64" not in repr(turn.messages) for t in episodes for turn in t.turns)

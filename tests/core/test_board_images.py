@@ -268,7 +268,8 @@ def test_visual_ids_keep_the_contract(env_id):
 @pytest.mark.parametrize("env_id", [s.id for s in rollenv.list_envs() if picture_of(s.id) and not s.missing])
 @pytest.mark.parametrize("images", ["only", "also"])
 def test_every_id_with_a_board_keeps_the_contract_with_pictures(env_id, images):
-    rollenv.check_env(rollenv.make(env_id, images=images), episodes=2)
+    slippery = "FrozenLake" in env_id  # its expert loses some episodes to the ice
+    rollenv.check_env(rollenv.make(env_id, images=images), episodes=6 if slippery else 2)
 
 
 def test_the_checker_counts_marks():
@@ -289,7 +290,7 @@ def test_the_checker_counts_marks():
 
 def test_a_changed_pixel_is_a_changed_digest():
     one, other = picture(pixels("a")), picture(pixels("b"))
-    assert digest("", {"images": [one]}) == digest("", {"images": [picture(one.png)]})
+    assert digest("", {"images": [one]}) == digest("", {"images": [picture(one.data)]})
     assert digest("", {"images": [one]}) != digest("", {"images": [other]})
 
 

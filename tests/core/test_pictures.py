@@ -1,3 +1,4 @@
+import base64
 import copy
 import io
 import pickle
@@ -28,7 +29,7 @@ def test_equal_bytes_are_one_picture_also_after_a_copy():
     one = picture(noise())
     assert (one.array() == noise()).all()
     assert (one.width, one.height) == (30, 20)
-    for other in (Picture(one.png), pickle.loads(pickle.dumps(one)), copy.deepcopy(one), picture(one.url)):
+    for other in (Picture(one.data), pickle.loads(pickle.dumps(one)), copy.deepcopy(one), picture(one.url)):
         assert other is one
     assert numbered(one.number) is one
     assert is_picture_token(one.number)
@@ -38,7 +39,7 @@ def test_equal_bytes_are_one_picture_also_after_a_copy():
 @pytest.mark.parametrize("mode", ["L", "P", "RGB"])
 def test_plain_png_files_stay_as_they_are(mode):
     data = file_of(PIL.fromarray(noise()).convert(mode))
-    assert picture(data).png == data
+    assert picture(data).data == data
 
 
 def test_conversions_are_those_of_the_documentation():
@@ -125,3 +126,40 @@ def test_an_environment_gives_pictures_in_any_form():
     env = Seeing()
     *_, info = env.reset(seed=0)
     assert info["images"] == [picture(noise())] == env.step("")[4]["images"]
+
+
+def photograph(mode="RGB", form="JPEG", orientation=None):
+    """Return a file of a noisy scene, and its pixels as Pillow reads them."""
+    y, x = np.mgrid[0:60, 0:90]
+    scene = np.stack([x, y, x + y], -1) + np.random.default_rng(0).normal(0, 5, (60, 90, 3))
+    image, held = PIL.fromarray(scene.clip(0, 255).astype(np.uint8)).convert(mode), io.BytesIO()
+    exif = PIL.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    image.save(held, form, exif=exif)
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(("form", "ending"), [("JPEG", "jpeg"), ("WEBP", "webp")])
+def test_photographs_travel_as_they_are(form, ending):
+    data = photograph(form=form)
+    one = picture(data)
+    assert one.data == data
+    assert (one.media_type, one.name, one.width, one.height) == (f"image/{ending}", f"{one.sha256}.{ending}", 90, 60)
+    assert base64.b64decode(one.url.removeprefix(f"data:image/{ending};base64,")) == data
+    assert all(other is one for other in (picture(one.url), picture(one.as_json()), pickle.loads(pickle.dumps(one))))
+    assert np.array_equal(one.array(), np.asarray(PIL.open(io.BytesIO(data)).convert("RGB")))
+
+
+@pytest.mark.parametrize(("mode", "orientation", "size"), [("CMYK", None, (90, 60)), ("RGB", 6, (60, 90))])
+def test_photographs_that_have_to_be_converted_stay_small(mode, orientation, size):
+    data = photograph(mode, orientation=orientation)
+    one = picture(data)
+    assert (one.media_type, (one.width, one.height)) == ("image/jpeg", size)
+    assert len(one.data) < 3 * len(data)
+
+
+def test_a_damaged_photograph_is_refused():
+    for data in (photograph()[:-200], b"\xff\xd8\xff" + b"x" * 50, b"RIFF" + b"x" * 50):
+        with pytest.raises(UsageError):
+            picture(data)

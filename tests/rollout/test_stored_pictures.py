@@ -72,10 +72,10 @@ def test_a_missing_file_is_named_with_episode_and_turn(tmp_path, played):
     for reader in (read, stored):
         with pytest.raises(StorageError, match=where):
             list(reader(file))
-    path.write_bytes(gone.png[:-20])
+    path.write_bytes(gone.data[:-20])
     with pytest.raises(StorageError, match="cut or damaged"):
         list(read(file))
-    path.write_bytes(played[0].turns[0].images[0].png)
+    path.write_bytes(played[0].turns[0].images[0].data)
     with pytest.raises(StorageError, match="another picture"):
         list(read(file))
 

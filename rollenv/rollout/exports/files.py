@@ -19,7 +19,7 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import require_extra
 from rollenv.core.picture_forms import WORD
-from rollenv.core.pictures import MARK, Picture
+from rollenv.core.pictures import MARK, Picture, file_name
 from rollenv.core.plugins import entry_points, load
 from rollenv.core.tools.calls import call_instructions
 from rollenv.rollout.exports.chats import Json, chats_of, completions_of, images_of, split_chat
@@ -232,9 +232,9 @@ def with_images(rows: list[Json], images: Mapping[str, Picture], form: str, file
         ):
             raise UsageError("pairs have pictures in their prompts only: these episodes show some after an answer")
         saved = [files.save(image) for image in seen] if file.suffix == ".jsonl" else []
-        column: list[Any] = [f"pictures/{each['sha256']}.png" for each in saved]
+        column: list[Any] = [f"pictures/{file_name(each)}" for each in saved]
         if file.suffix == ".parquet":
-            column = [{"bytes": image.png, "path": f"{image.sha256}.png"} for image in seen]
+            column = [{"bytes": image.data, "path": image.name} for image in seen]
         made.append(row | new | {"images": column})
     return made
 

@@ -1,4 +1,4 @@
-"""Pictures of stored episodes: files ``pictures/SHA256.png`` beside the episodes, which name them by their hashes."""
+"""Pictures of stored episodes: files ``pictures/SHA256.ENDING`` beside episodes, which name them by their hashes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.pictures import Picture, picture
+from rollenv.core.pictures import Picture, file_name, picture
 
 
 class StorageError(RollenvError):
@@ -34,12 +34,12 @@ class PictureFiles:
             StorageError: it cannot be written.
         """
         if image.sha256 not in self._saved:
-            file = self._file(image.sha256)
+            file = self.folder / image.name
             try:
                 if not file.exists():
                     self.folder.mkdir(exist_ok=True)
                     partial = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.partial")
-                    partial.write_bytes(image.png)
+                    partial.write_bytes(image.data)
                     partial.replace(file)
             except OSError as error:
                 raise StorageError(f"cannot write {file}: {error.strerror}") from error
@@ -63,18 +63,16 @@ class PictureFiles:
         sha256 = form.get("sha256") if isinstance(form, Mapping) else None
         if not isinstance(sha256, str) or not (len(sha256) == 64 and sha256.isalnum()):
             raise UsageError(f"{where}: expected a picture with its sha256, got {form!r:.100}")
+        file = self.folder / file_name(form)
         try:
-            image = Picture(self._file(sha256).read_bytes())
+            image = Picture(file.read_bytes())
         except OSError as error:
             raise StorageError(
-                f"{where}: the picture {self._file(sha256)} cannot be read ({error.strerror}); it belongs to the "
+                f"{where}: the picture {file} cannot be read ({error.strerror}); it belongs to the "
                 "episodes: copy the folder with them"
             ) from error
         except UsageError as error:
-            raise StorageError(f"{where}: {self._file(sha256)}: {error}") from error
+            raise StorageError(f"{where}: {file}: {error}") from error
         if image.sha256 != sha256:
-            raise StorageError(f"{where}: {self._file(sha256)} holds another picture")
+            raise StorageError(f"{where}: {file} holds another picture")
         return image
-
-    def _file(self, sha256: str) -> Path:
-        return self.folder / f"{sha256}.png"

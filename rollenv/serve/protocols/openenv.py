@@ -125,7 +125,10 @@ class _Play:
         images = [image.as_json() for image in result["observation"]["info"].get("images", ())]
         result["observation"]["info"] = without_data(result["observation"]["info"])
         content: list[dict[str, Any]] = [{"type": "text", "text": json_of(result)}]
-        content += [{"type": "image", "data": image["data"], "mimeType": "image/png"} for image in images]
+        content += [
+            {"type": "image", "data": image["data"], "mimeType": image.get("media_type", "image/png")}
+            for image in images
+        ]
         return {"content": content, "structuredContent": result, "isError": False}
 
 

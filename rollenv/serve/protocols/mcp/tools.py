@@ -392,7 +392,7 @@ def _seen(text: str, images: Sequence[Picture]) -> str | list[types.ContentBlock
     """Return a text, followed by its pictures in the order of their marks."""
     if not images:
         return text
-    pictures = [types.ImageContent(data=image.as_json()["data"], mime_type="image/png") for image in images]
+    pictures = [types.ImageContent(data=image.as_json()["data"], mime_type=image.media_type) for image in images]
     return [types.TextContent(text=text), *pictures]
 
 

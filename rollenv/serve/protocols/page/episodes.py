@@ -159,8 +159,8 @@ def _addresses(images: Sequence[Picture]) -> list[str]:
     """Return data URLs of the pictures; of those beyond the limits, their sizes."""
     shown, left = [], _IMAGE_BYTES
     for image in images[:_IMAGES]:
-        left -= len(image.png)
-        size = f"a picture of {image.width} x {image.height} pixels and {len(image.png)} bytes, {image.sha256[:12]}"
+        left -= len(image.data)
+        size = f"a picture of {image.width} x {image.height} pixels and {len(image.data)} bytes, {image.sha256[:12]}"
         shown.append(image.url if left >= 0 else size)
     return shown
 
