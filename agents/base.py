@@ -48,6 +48,8 @@ class Action:
     """The pictures of the prompt that are not the observation's."""
     calls: tuple[Action, ...] = ()
     """Model calls of a program that played on its own; each is recorded as a turn, instead of this action."""
+    prompt: str | None = None
+    """The text of a prompt that was written for this turn alone; None if the answer continues a chat."""
 
 
 class AgentFailed(RollenvError):

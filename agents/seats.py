@@ -154,7 +154,12 @@ class SeatsSession(Session):
             return action
         version = self.seats.version or 0  # an action may not claim other weights than the learner's
         return Action(
-            action.text, policy_version=version, finish=action.finish, raw=action.raw, messages=action.messages
+            action.text,
+            policy_version=version,
+            finish=action.finish,
+            raw=action.raw,
+            messages=action.messages,
+            prompt=action.prompt,
         )
 
     @contextlib.contextmanager

@@ -77,6 +77,8 @@ class TokenSession(Session):
     cut_thoughts: bool = True
     max_prompt: int = 0
     max_observation: int = 0
+    _prompt_text: str | None = None
+    """The last prompt, if it was written for one turn."""
     _full: bool = False
     """True if the last observation was asked about, but did not fit."""
 
@@ -147,6 +149,7 @@ class TokenSession(Session):
             finish,
             "" if decoded == text else decoded,
             routes=response.routes,
+            prompt=self._prompt_text,
         )
 
     def close(self) -> None:
@@ -164,6 +167,7 @@ class TokenSession(Session):
             return self.play.prompt()
         prompt: Ids = ()
         for text in self.play.prompts(observation, info):
+            self._prompt_text = text
             prompt = self.codec.encode(text, images)
             if not self.max_prompt or len(prompt) <= self.max_prompt:
                 break

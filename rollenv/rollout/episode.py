@@ -12,6 +12,7 @@ from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session, member
 from rollenv.agents.engines.base import EngineFailed, EngineLost
+from rollenv.agents.prompts.session import shown
 from rollenv.agents.seats import Seats
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
@@ -514,6 +515,7 @@ def _take_seat(turns: list[Turn], player: int, rewards: list[float], seat: int) 
 
 def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
     """Build the turn in which the agent took an action."""
+    read = shown(before.observation, before.info) if action.prompt is None else action.prompt
     return Turn(
         prompt_ids=action.prompt_ids,
         response_ids=action.response_ids,
@@ -532,6 +534,8 @@ def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
         routes=action.routes,
         images=before.info.get("images", ()),
         prompt_images=action.images,
+        shown="" if read == before.observation else read,
+        continues=action.prompt is None,
     )
 
 

@@ -221,6 +221,7 @@ def action(value: Any) -> Action:
         text(value.routes, "an action's routes"),
         tuple(map(picture, _sequence(value.images, "an action's images"))),
         tuple(map(action, _sequence(value.calls, "an action's calls"))),
+        None if value.prompt is None else text(value.prompt, "an action's prompt"),
     )
     tokens = len(checked.response_ids)
     for name, n in (("logprobs", len(checked.logprobs)), ("versions", len(checked.versions))):

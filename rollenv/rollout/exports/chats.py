@@ -1,7 +1,7 @@
 """Stored episodes as chats, in the form of OpenAI's ``messages`` and ``tools``.
 
-A chat has the observations and answers of an episode. What only the prompt had (a template's words around an
-observation, few-shot examples) is in the token ids, not here.
+A chat has what the agent read and answered. An agent that gets a prompt of its own for each turn has read a chat of one
+answer each time. Few-shot examples of a chat are in the token ids, not here.
 """
 
 from __future__ import annotations
@@ -28,13 +28,23 @@ Json = dict[str, Any]
 def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     """Yield the chats of an episode with ``messages`` and, if it called functions, ``tools``.
 
-    An episode is one chat; a gateway's session is one for each of its lines. Arguments of calls are JSON text. A
-    content with pictures is a list of parts, in which a picture is its JSON form without data (:func:`images_of`).
+    An episode is one chat, or one for each turn with a prompt of its own; a gateway's session is one for each of its
+    lines. Arguments of calls are JSON text. A content with pictures is a list of parts, in which a picture is its JSON
+    form without data (:func:`images_of`).
+
+    Raises:
+        UsageError: it was stored without what its agent has read.
     """
+    turns = episode.trajectory.turns
     if episode.session is not None:
         yield from map(_clean, episode.session.chats(data=False))
-    elif episode.trajectory.turns:
-        yield _clean(_chat(episode))
+    elif all(turn.continues for turn in turns):
+        yield from map(_clean, [_chat(episode)] if turns else ())
+    else:
+        for turn in turns:
+            answer = {"role": "assistant", "content": turn.raw or turn.text}
+            asked = {"role": "user", "content": stored_content(_read(turn), turn.images)}
+            yield _clean({"messages": [asked, answer]})
 
 
 def images_of(episode: StoredEpisode) -> dict[str, Picture]:
@@ -73,6 +83,11 @@ def _chat(episode: StoredEpisode) -> Json:
     prompt = episode.run.settings.get("prompt") if episode.run else None
     system = prompt.get("system") if isinstance(prompt, dict) else None
     recorded = any(turn.messages for turn in turns)
+    if not recorded and turns[0].shown is None and {"prefix", "suffix"} & _first_info(episode.trajectory.task).keys():
+        raise UsageError(
+            f"this episode of {episode.trajectory.task.env_id} was stored by a version that did not keep all that its "
+            "agent has read: play it again, or export it in the format own"
+        )
     tools = [] if recorded else undescribed_tools(episode.trajectory)
     messages: list[Json] = [{"role": "system", "content": system}] if system and not recorded else []
     calls: list[Json] = []
@@ -93,15 +108,20 @@ def _chat(episode: StoredEpisode) -> Json:
 
 def _results(turn: Turn, calls: list[Json]) -> list[Json]:
     """Return an observation as messages: the result of the last calls, or what the user says."""
+    read = _read(turn)
     if not calls:
-        return [{"role": "user", "content": stored_content(turn.observation, turn.images)}]
-    parts = turn.observation.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
+        return [{"role": "user", "content": stored_content(read, turn.images)}]
+    parts = read.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
     texts: list[Any] = parts.split("\n</tool_response>\n<tool_response>\n")
     if turn.images or len(texts) != len(calls):
-        texts = [stored_content(parts if turn.images else turn.observation, turn.images), *(len(calls) - 1) * [""]]
+        texts = [stored_content(parts if turn.images else read, turn.images), *(len(calls) - 1) * [""]]
     return [
         {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, texts, strict=True)
     ]
+
+
+def _read(turn: Turn) -> str:
+    return turn.shown or turn.observation
 
 
 def _calls(turn: Turn, number: int, answer: Json, tools: list[Json]) -> list[Json]:
@@ -126,17 +146,17 @@ def undescribed_tools(trajectory: Trajectory) -> list[Json]:
     texts = (turn.raw or turn.text for turn in trajectory.turns)
     if not any(call for text in texts for call in find_calls(text)[0] if not call.problem):
         return []
-    tools = _offered(trajectory.task)
+    tools = list(_first_info(trajectory.task).get("tools") or ())
     described = all(tool["function"]["name"] in trajectory.turns[0].observation for tool in tools)
     return [] if described else tools
 
 
-def _offered(task: Task) -> list[Json]:
-    """Return ``info["tools"]`` of the task's first observation; none if the environment cannot be built here."""
+def _first_info(task: Task) -> Json:
+    """Return the ``info`` of the task's first observation; empty if the environment cannot be built here."""
     with contextlib.suppress(Exception), contextlib.closing(make_env(spec(task.env_id), task)) as env:
         _, info = env.reset(task.seed, **({"options": task.options} if task.options else {}))
-        return list(info.get("tools") or ())
-    return []
+        return {name: value for name, value in info.items() if value}
+    return {}
 
 
 def _clean(value: Any) -> Any:
