@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from rollenv.agents.demonstrator import given_answer
 from rollenv.agents.engines.base import texts
@@ -35,12 +36,30 @@ ORACLE = "oracle"
 Report = Callable[[str, int, int, dict[str, float]], None]
 
 
+class Unusable:
+    """Rows that cannot be used: the first is an error ("error"), or all are left out and counted ("drop")."""
+
+    def __init__(self, how: Literal["error", "drop"] = "error"):
+        self.how, self.reasons = how, list[str]()
+
+    def __call__(self, error: UsageError) -> None:
+        if self.how == "error":
+            raise UsageError(f"{error}; mend it, or leave such rows out with batches.unusable=drop") from error
+        self.reasons.append(str(error))
+
+    def tell(self) -> None:
+        """Say in one line how many rows are left out, and why the first of them."""
+        if self.reasons:
+            logger.warning("%d rows are left out: %s", len(self.reasons), "; ".join(self.reasons[:5]))
+
+
 def read_given(
     paths: Sequence[str],
     agent: LocalAgent,
     compared: Preference | None,
     where: str = "",
     report: Report = lambda *_: None,
+    unusable: Unusable | None = None,
 ) -> list[Group]:
     """Read given episodes with the tokens of a model.
 
@@ -49,27 +68,30 @@ def read_given(
         agent: the model, with its tokenizer and prompts.
         compared: what learns from the groups; None to imitate each episode by itself.
         where: condition on stored episodes.
+        unusable: gets what cannot be learned or does not fit into the model's context; by default an error.
 
     Raises:
         UsageError: a row cannot be learned; the text has file and row.
     """
+    unusable = unusable or Unusable()
     found: list[Group] = []
     for path in map(Path, paths):
         if is_data(str(path)) and not _has_episodes(path):
             if where:
                 raise UsageError(f"a condition chooses among stored episodes; {path} has rows of texts")
-            found += _groups_of_rows([*read_given_rows(path)], agent, compared, report)
+            found += _groups_of_rows([*read_given_rows(path, unusable)], agent, compared, report, unusable)
         else:
-            found += given_episodes(path, where, agent, compared)
-    return found
+            found += given_episodes(path, where, agent, compared, unusable)
+    return [group for group in found if _fits(group, agent.engine.max_context, unusable)]
 
 
-def check_given(paths: Sequence[str]) -> None:
+def check_given(paths: Sequence[str], unusable: Unusable) -> None:
     """Check that paths exist and that their rows can be read, without a model.
 
     Raises:
         StorageError: the first episode is damaged, or its pictures are missing.
-        UsageError: a path does not exist, has no rows, or one of no known shape; the text has file and row.
+        UsageError: a path does not exist, has no rows, or one of no known shape, unless ``unusable`` drops such rows;
+            the text has file and row.
     """
     for path in (Path(path) for path in paths if path != ORACLE):
         if not path.exists():
@@ -79,28 +101,27 @@ def check_given(paths: Sequence[str]) -> None:
             continue
         if not is_data(str(path)):
             raise UsageError(f"{path} has neither rows nor stored episodes")
-        if not len([*read_given_rows(path)]):
+        if not len([*read_given_rows(path, unusable)]):
             tested = "only files of test or validation rows, by their names" if path.is_dir() else "no rows"
             raise UsageError(f"{path} has {tested}: there is nothing to train on")
 
 
 class Epochs(Generic[T]):
-    """An endless sequence of rows, each once per epoch, in an order of the seed and the epoch."""
+    """Endless batches of rows, each once per epoch, in an order of the seed and the epoch.
 
-    def __init__(self, rows: Sequence[T], seed: int):
-        self.rows, self.seed = rows, seed
-        self._shuffled, self._order = -1, list[int]()
+    The last batch of an epoch has the rows that are left.
+    """
 
-    def batch(self, number: int, size: int) -> list[T]:
+    def __init__(self, rows: Sequence[T], seed: int, size: int):
+        self.rows, self.seed, self.size = rows, seed, size
+        self.batches = math.ceil(len(rows) / size)
+
+    def batch(self, number: int) -> list[T]:
         """Return the rows of a batch; the same whenever it is asked for."""
-        return [self._row(index) for index in range(number * size, (number + 1) * size)]
-
-    def _row(self, index: int) -> T:
-        epoch, place = divmod(index, len(self.rows))
-        if self._shuffled != epoch:
-            self._shuffled, self._order = epoch, [*range(len(self.rows))]
-            random.Random(task_seed(self.seed, "epoch", epoch)).shuffle(self._order)
-        return self.rows[self._order[place]]
+        epoch, place = divmod(number, self.batches)
+        order = [*range(len(self.rows))]
+        random.Random(task_seed(self.seed, "epoch", epoch)).shuffle(order)
+        return [self.rows[index] for index in order[place * self.size : (place + 1) * self.size]]
 
 
 # -- stored episodes ---------------------------------------------------------------------------------------------------
@@ -124,12 +145,18 @@ def _has_episodes(path: Path) -> bool:
         return False
 
 
-def given_episodes(path: Path, where: str, agent: LocalAgent, compared: Preference | None) -> Iterator[Group]:
+def given_episodes(
+    path: Path, where: str, agent: LocalAgent, compared: Preference | None, unusable: Unusable
+) -> Iterator[Group]:
     """Yield stored episodes: each by itself to imitate, those of one task together to compare."""
     left_out = 0
     tasks: dict[str, Group] = {}
-    for trajectory in stored_episodes(path, where):
-        trajectory = _with_tokens(trajectory, agent)
+    for number, trajectory in enumerate(stored_episodes(path, where), 1):
+        try:
+            trajectory = _with_tokens(trajectory, agent)
+        except UsageError as error:
+            unusable(UsageError(f"{path}, episode {number}: {error}"))
+            continue
         _check_tokenizer(path, trajectory, agent)
         if not trajectory.complete or not trajectory.turns or not all(turn.prompt_ids for turn in trajectory.turns):
             left_out += 1
@@ -175,7 +202,7 @@ def _with_tokens(trajectory: Trajectory, agent: LocalAgent) -> Trajectory:
 
 
 def _groups_of_rows(
-    examples: list[GivenRow], agent: LocalAgent, compared: Preference | None, report: Report
+    examples: list[GivenRow], agent: LocalAgent, compared: Preference | None, report: Report, unusable: Unusable
 ) -> list[Group]:
     wanted = "label" if isinstance(compared, Kto) else "pair"
     groups = []
@@ -186,7 +213,7 @@ def _groups_of_rows(
         try:
             groups += _group_of(example, agent, number, compared is not None)
         except UsageError as error:
-            raise UsageError(f"{example.where}: {error}") from error
+            unusable(UsageError(f"{example.where}: {error}"))
         if number % 100 == 99:
             report("reading", number + 1, len(examples), {})
     if isinstance(compared, Kto) and len({group.trajectories[0].success for group in groups}) < 2:
@@ -237,21 +264,13 @@ def _turn(turn: Turn, prompt: tuple[int, ...], ids: tuple[int, ...], weight: flo
 # -- rows of all kinds -------------------------------------------------------------------------------------------------
 
 
-def within(context: int, groups: list[Group], long: str) -> list[Group]:
-    """Refuse (``long`` "error") or drop what does not fit into the model's context."""
-
-    def longest(group: Group) -> int:
-        return max(len(turn.prompt_ids) + len(turn.response_ids) for t in group for turn in t.turns)
-
-    too_long = [group for group in groups if longest(group) > context]
-    if too_long and long == "error":
-        raise UsageError(
-            f"{len(too_long)} of {len(groups)} rows are longer than the model's context of {context} tokens; "
-            f"{too_long[0].task.env_id} has {longest(too_long[0])}. Shorten them, or set batches.long=drop"
-        )
-    if too_long:
-        logger.warning("%d of %d rows are left out: longer than %d tokens", len(too_long), len(groups), context)
-    return [group for group in groups if longest(group) <= context]
+def _fits(group: Group, context: int, unusable: Unusable) -> bool:
+    """Return whether a row fits into the model's context. No row is ever cut."""
+    longest = max(len(turn.prompt_ids) + len(turn.response_ids) for t in group for turn in t.turns)
+    if longest > context:
+        what = group.task.env_id.removeprefix("row:")
+        unusable(UsageError(f"{what} has {longest} tokens; the model's context has {context}"))
+    return longest <= context
 
 
 def is_held_out(group: Group, share: float) -> bool:

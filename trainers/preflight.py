@@ -17,7 +17,7 @@ from rollenv.gguf import newest_checkpoint
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.own import check_functions
-from rollenv.trainers.given_episodes import check_given
+from rollenv.trainers.given_episodes import Unusable, check_given
 from rollenv.trainers.policies.routing import experts_per_token
 from rollenv.trainers.tracking import trackers_of
 
@@ -46,7 +46,7 @@ def preflight(config: TrainConfig) -> None:
         raise MissingExtra(f"a package is not installed. {'; '.join(lacking)}")
     trackers_of(config.trackers)
     if isinstance(config.batches, StoredConfig):
-        check_given(config.batches.data)
+        check_given(config.batches.data, Unusable(config.batches.unusable))
 
     here = placement.by_ray and not (placement.address or os.environ.get("RAY_ADDRESS"))
     if here and placement.devices == "gpu" and not torch.cuda.is_available():

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -22,6 +22,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
+from rollenv.agents.prompts.session import stop_ids
 from rollenv.core.errors import UsageError
 from rollenv.gguf import model_at, newest_checkpoint
 from rollenv.rollout.filters import preferred
@@ -29,7 +30,7 @@ from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers import checkpoint
 from rollenv.trainers.config.algorithms import Dpo
 from rollenv.trainers.config.section import HomePath, Positive, Section, Weight
-from rollenv.trainers.given_episodes import Epochs, is_held_out, read_given, within
+from rollenv.trainers.given_episodes import Epochs, Unusable, is_held_out, read_given
 from rollenv.trainers.run_dir import RunDir, read_rows
 
 #: The file with the scale of scores.
@@ -64,6 +65,8 @@ class RewardModelConfig(Section):
     """Coefficient of the squared sum of a pair's scores, which keeps their mean near 0 (usually 0.01)."""
     held_out: float = Field(0.1, ge=0, lt=1)
     """The share of tasks whose pairs are never trained on."""
+    unusable: Literal["error", "drop"] = "error"
+    """What happens to a pair that cannot be learned, as in ``batches.unusable``."""
     max_grad_norm: Positive = 1.0
     micro_batch_tokens: int = Field(16_384, ge=1)
     """Maximum number of tokens in a forward pass, padding included."""
@@ -99,13 +102,20 @@ class RewardModel:
     def begin(cls, path: str, seed: int) -> RewardModel:
         """Put a head on a language model, with weights of N(0, 0.02²)."""
         folder = str(model_at(path))
-        model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        # transformers and TRL read the score before the first padding token, so it must not be one that ends answers
+        ends = stop_ids(tokenizer)
+        special = [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id, *tokenizer.all_special_ids]
+        padding = next(i for i in (*special, *range(len(tokenizer))) if i is not None and i not in ends)
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
+        settings: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "pad_token_id": padding}
+        model = AutoModelForSequenceClassification.from_pretrained(folder, **settings)
         if not hasattr(model, "score"):
             raise UsageError(f"{path} has no class with a head for scores in transformers ({type(model).__name__})")
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             model.score.weight.copy_(torch.randn(model.score.weight.shape, generator=generator) * 0.02)
-        return cls(model, AutoTokenizer.from_pretrained(folder))
+        return cls(model, tokenizer)
 
     @classmethod
     def load(cls, path: str | Path) -> RewardModel:
@@ -193,8 +203,9 @@ class RewardModelTrainer:
         self.config, self.run, self.watch = config, run, watch
         reader = LocalAgent.load(config.model, plays=False)
         reader.prompt = ChatPrompt()
-        groups = read_given(config.data, reader, Dpo(), config.where, watch)
-        groups = within(reader.engine.max_context, groups, "error")
+        unusable = Unusable(config.unusable)
+        groups = read_given(config.data, reader, Dpo(), config.where, watch, unusable)
+        unusable.tell()
         self.held_out = pairs_of([group for group in groups if is_held_out(group, config.held_out)])
         self.pairs = pairs_of([group for group in groups if not is_held_out(group, config.held_out)])
         if not self.pairs:
@@ -203,8 +214,8 @@ class RewardModelTrainer:
                 "rows with chosen and rejected"
             )
         del reader
-        self.size = min(config.size, len(self.pairs))
-        self.updates = math.ceil(len(self.pairs) * config.epochs / self.size)
+        self.epochs = Epochs(self.pairs, config.seed, min(config.size, len(self.pairs)))
+        self.updates = math.ceil(self.epochs.batches * config.epochs)
         self.model, self.iteration = RewardModel.begin(config.model, config.seed), 0
         self.adam = torch.optim.AdamW(self.model.model.parameters(), lr=config.lr, weight_decay=0.0)
         if saved := checkpoint.checkpoints(run.checkpoints):
@@ -220,11 +231,10 @@ class RewardModelTrainer:
     def fit(self) -> dict[str, float]:
         """Train to the end, and return the last row of metrics."""
         self.run.path.mkdir(parents=True, exist_ok=True)
-        epochs = Epochs(self.pairs, self.config.seed)
         if not self.iteration and not read_rows(self.run.metrics_file):
             self._log(0, self.measure())
         while self.iteration < self.updates:
-            metrics = self.update(epochs.batch(self.iteration, self.size))
+            metrics = self.update(self.epochs.batch(self.iteration))
             self.iteration += 1
             done = self.iteration == self.updates
             if done or self.iteration % self.config.checkpoint_every == 0:

@@ -16,7 +16,7 @@ from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import PairedPreference, Preference
 from rollenv.trainers.config.batches import StoredConfig
-from rollenv.trainers.given_episodes import ORACLE, Epochs, Report, given_episodes, is_held_out, read_given, within
+from rollenv.trainers.given_episodes import ORACLE, Epochs, Report, Unusable, is_held_out, read_given
 from rollenv.trainers.sources.base import TaskSource
 
 #: Episodes that an expert plays at a time, between two reports of progress.
@@ -46,13 +46,14 @@ class StoredBatches(Batches):
         assert isinstance(config.batches, StoredConfig)
         self.settings, self.number = config.batches, begin
         compared = config.algorithm if isinstance(config.algorithm, Preference) else None
-        if config.batches.data == [ORACLE]:
+        given = config.batches.data
+        if given == [ORACLE]:
             file = folder / "demonstrations.jsonl"
             _demonstrate(self, agent, file, report)
-            found = [*given_episodes(file, config.batches.where, agent, compared)]
-        else:
-            found = read_given(config.batches.data, agent, compared, config.batches.where, report)
-        found = within(agent.engine.max_context, found, config.batches.long)
+            given = [str(file)]
+        self.unusable = Unusable(config.batches.unusable)
+        found = read_given(given, agent, compared, config.batches.where, report, self.unusable)
+        self.unusable.tell()
         self.held_out = [group for group in found if is_held_out(group, self.settings.held_out)]
         self.groups = [group for group in found if not is_held_out(group, self.settings.held_out)]
         if not self.groups:
@@ -66,17 +67,19 @@ class StoredBatches(Batches):
             raise UsageError(
                 f"{', '.join(config.batches.data)} has no pair: no group's episodes differ in their returns"
             )
-        self.size, self._epochs = min(self.settings.size, len(self.groups)), Epochs(self.groups, config.seed)
+        self._epochs = Epochs(self.groups, config.seed, min(self.settings.size, len(self.groups)))
 
     @property
     def updates(self) -> int:
         """Number of batches in ``batches.epochs`` epochs; 0 if it is not set."""
-        return math.ceil(len(self.groups) * self.settings.epochs / self.size)
+        return math.ceil(self._epochs.batches * self.settings.epochs)
 
     def _next(self, metrics: dict[str, float]) -> list[Group]:
         self.number += 1
-        metrics |= {"epoch": self.number * self.size / len(self.groups), "rows": float(self.size)}
-        return self._epochs.batch(self.number - 1, self.size)
+        rows = self._epochs.batch(self.number - 1)
+        metrics |= {"epoch": self.number / self._epochs.batches, "rows": float(len(rows))}
+        metrics |= {"unusable": float(len(self.unusable.reasons))} if self.unusable.reasons else {}
+        return rows
 
     async def _record(self, groups: list[Group]) -> dict[str, float]:
         """Leave the task source as it is: nothing was played."""

@@ -52,7 +52,8 @@ def imitated_answers(
         if not asked:
             before = "another answer" if number > len(system) + 1 else "nothing that asks for it"
             raise UsageError(f"message {number} is an answer after {before}; a user or tool message has to be between")
-        answer, weight, asked = _answer(chat_format, message, number), _weight(message, number), False
+        weight, asked = _weight(message, number), False
+        answer = _answer(chat_format, message, number, learned=weight > 0)
         prompt, ids = chat.prompt(), chat.frame.answer_ids(answer)
         chat.answer(ids, [call["id"] for call in answer.get("tool_calls", ())])
         yield prompt, ids, weight
@@ -81,7 +82,7 @@ def _given(chat_format: ChatFormat, message: Mapping[str, Any], number: int, ima
     return built
 
 
-def _answer(chat_format: ChatFormat, message: Mapping[str, Any], number: int) -> Message:
+def _answer(chat_format: ChatFormat, message: Mapping[str, Any], number: int, learned: bool) -> Message:
     """Build an answer, with its thought and calls."""
     text, calls = _text(message, number), []
     given = message.get("tool_calls") or ()
@@ -104,7 +105,7 @@ def _answer(chat_format: ChatFormat, message: Mapping[str, Any], number: int) ->
     thought = message.get("reasoning_content") or message.get("thinking") or message.get("reasoning")
     if thought:
         shown[chat_format.thought_key or THOUGHT] = chat_format.message("assistant", str(thought))["content"]
-    if not (text.strip() or calls or thought):
+    if learned and not (text.strip() or calls or thought):
         raise UsageError(f"message {number} is an empty answer: there is nothing to imitate")
     return shown
 

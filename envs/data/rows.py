@@ -204,12 +204,7 @@ def _from_path(path: Path, split: str | None) -> Rows:
         raise UsageError(f"{path} has no split {split!r}: its file names say {', '.join(names)}")
     if len({splits[p] for p in chosen}) > 1:
         raise UsageError(f"{path} has several splits; pass split= one of {', '.join(names)}")
-    by_stem: dict[str, Path] = {}
-    for file in chosen:
-        stem = file.name.removesuffix(".gz").rpartition(".")[0]
-        other = by_stem.setdefault(stem, file)
-        if other is not file:
-            raise UsageError(f"{other} and {file} seem to hold the same rows; remove or rename one of them")
+    refuse_twins(chosen)
     return tuple(row for p in chosen for row in read_file(p))
 
 
@@ -230,6 +225,20 @@ def files_at(path: Path) -> list[Path]:
         hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
         raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}; {hint}".removesuffix("; "))
     return files
+
+
+def refuse_twins(files: Iterable[Path]) -> None:
+    """Refuse files of one name with several endings, which seem to hold the same rows.
+
+    Raises:
+        UsageError: there are two.
+    """
+    by_stem: dict[str, Path] = {}
+    for file in files:
+        stem = file.name.removesuffix(".gz").rpartition(".")[0]
+        other = by_stem.setdefault(stem, file)
+        if other is not file:
+            raise UsageError(f"{other} and {file} seem to hold the same rows; remove or rename one of them")
 
 
 def split_of(path: Path) -> str | None:

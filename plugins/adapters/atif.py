@@ -28,7 +28,10 @@ Json = dict[str, Any]
 #: Key of rollenv's own fields in ``extra``.
 _OURS = "rollenv"
 #: Fields of a turn and of a trajectory that are stored there unchanged.
-_OF_TURN = ("reward", "text", "raw", "state_key", "policy_version", "versions", "finish", "view", "messages", "valid", "shown", "continues")
+_OF_TURN = (
+    *("reward", "text", "raw", "state_key", "policy_version", "versions", "finish", "view", "messages", "valid"),
+    *("shown", "continues"),
+)
 _OF_TRAJECTORY = (
     "status", "success", "error", "failure", "final_view", "group", "member", "replays", "worker", "seconds",
     "agent_seconds", "metrics",

@@ -10,7 +10,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
@@ -104,6 +104,14 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"{pair!r} is not of the form key=value")
         out[key] = value_of(value)
     return out
+
+
+def advice_on_epochs(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    """Return what to raise if a training on given answers ended while its loss on held-out rows still fell."""
+    losses = [row["eval/loss"] for row in rows if "eval/loss" in row]
+    if len(losses) < 2 or losses[-1] > 0.98 * losses[-2]:
+        return ""
+    return f"the loss on held-out rows still falls ({losses[-2]:.3f} to {losses[-1]:.3f}): raise {key}"
 
 
 def is_setting(text: str) -> bool:

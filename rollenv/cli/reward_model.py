@@ -12,7 +12,7 @@ import typer
 from pydantic import ValidationError
 from rich.table import Table
 
-from rollenv.cli.common import console, error_console
+from rollenv.cli.common import advice_on_epochs, console, error_console
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import MissingExtra, UsageError, did_you_mean
 from rollenv.core.needs import Package
@@ -45,9 +45,9 @@ def command(
         raise UsageError("--beside shows a run beside the best of n: name the episodes with --best-of")
     config = config_of(data)
     from rollenv.cli.train import Display
-    from rollenv.trainers.given_episodes import check_given
+    from rollenv.trainers.given_episodes import Unusable, check_given
     from rollenv.trainers.reward_model import RewardModelTrainer
-    from rollenv.trainers.run_dir import RunDir, file_fingerprints, next_free
+    from rollenv.trainers.run_dir import RunDir, file_fingerprints, next_free, read_rows
 
     path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), "reward-model")
     run = RunDir(path)
@@ -55,7 +55,7 @@ def command(
         raise UsageError(
             f"there is no run in {path} to resume" if resume else f"{path} exists: continue it with --resume"
         )
-    check_given(config.data)
+    check_given(config.data, Unusable(config.unusable))
     settings = json.dumps(config.model_dump(mode="json") | {"data_hashes": file_fingerprints(config.data)}, indent=2)
     if resume and run.config_file.read_text() != settings:
         raise UsageError(f"cannot resume {path}: its settings or data are others than in its config.json")
@@ -70,6 +70,12 @@ def command(
         if (key := f"eval/{name}") in last:
             table.add_row(name.replace("_", " "), f"{last[key]:.3f}".removesuffix(".000"))
     console.print(table)
+    if (accuracy := last.get("eval/accuracy", 1.0)) <= 0.5:
+        console.print(
+            f"[bold]no better than chance on held-out tasks ({accuracy:.2f})[/]: raise epochs or lr, or give more pairs"
+        )
+    if advice := advice_on_epochs(read_rows(run.metrics_file), "epochs"):
+        console.print(advice, soft_wrap=True, markup=False)
     console.print(f"model: {path}", soft_wrap=True, markup=False)
     console.print(f'use it with: rewards.domains=[{{kind="learned", path="{path}"}}] rewards.own=0', markup=False)
 
@@ -87,7 +93,7 @@ def config_of(words: Sequence[str]) -> RewardModelConfig:
         key, equals, text = word.partition("=")
         if Path(word).exists() or not equals:
             given.setdefault("data", []).append(word)
-        elif key not in RewardModelConfig.model_fields:
+        elif (key := key.removeprefix("batches.").removeprefix("optimizer.")) not in RewardModelConfig.model_fields:
             hint = did_you_mean(key, RewardModelConfig.model_fields, form=repr)
             raise UsageError(f"there is no key {key!r}; {hint}".removesuffix("; "))
         else:

@@ -70,9 +70,9 @@ def recipe_of(sources: list[str], env: str, settings: list[str]) -> tuple[str, l
         own.append(f"batches.data={json.dumps(sources)}")
         if absent := [source for source in sources if not Path(source).exists()]:
             raise UsageError(f"there is no file or folder {absent[0]!r}, and no environment of that name")
-    if not {"iterations", "batches.epochs"} & keys.keys():
-        own.append("batches.epochs=3")
     model, rate = keys.get("model", keys.get("model.path", "tiny")), _LR
+    if not {"iterations", "batches.epochs"} & keys.keys():  # a tiny model knows nothing before
+        own.append(f"batches.epochs={20 if recipe != 'sft' and model == 'tiny' else 3}")
     if recipe != "sft" and model == "tiny":
         own, rate = [*own, "model.warm_up.steps=0"], _TINY_LR
     elif keys.get("model.lora.rank", "0") != "0":

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
+    advice_on_epochs,
     console,
     describe_data,
     error_console,
@@ -328,6 +329,7 @@ def _add_groups(table: Table, run: RunDir) -> None:
 def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
     from rollenv.cli.view import write_report
     from rollenv.report.summary import domains
+    from rollenv.trainers.run_dir import read_rows
 
     report = write_report(run.path)
     table = Table("", "before", "after", box=None, header_style="bold")
@@ -354,6 +356,10 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
     _add_groups(table, run)
     if table.row_count:
         console.print(table)
+    if unusable := result.after.get("unusable"):
+        console.print(f"rows left out as they cannot be learned: {unusable:.0f}; the log names the first of them")
+    if advice := advice_on_epochs(read_rows(run.metrics_file), "batches.epochs, or iterations"):
+        console.print(advice, soft_wrap=True, markup=False)
     console.print(f"trained in {result.seconds:.0f} s, {seconds:.0f} s with everything before it")
     for label, path in (("model", result.checkpoint), ("metrics", run.metrics_file), ("page to look at", report)):
         console.print(f"{label}: {path}", soft_wrap=True, markup=False)

@@ -48,7 +48,7 @@ NO_DIFFERENCE = {
     "batches.kind": "which groups come first is a matter of time; test_batches.py, test_early.py",
     "algorithm.parted": "for pairs that begin alike; test_preferences.py",
     "batches.data": "another data set; test_given.py",
-    "batches.long": "for rows that are too long; test_given.py",
+    "batches.unusable": "for rows that cannot be learned; test_given.py",
     "batches.max_staleness": "a matter of time; test_batches.py",
     "batches.colocated": "a matter of time; test_batches.py",
     "player.kind": "another engine, in its own environment; test_vllm.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 
@@ -14,9 +15,10 @@ from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
+from rollenv.trainers.given_episodes import Epochs
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.run_dir import RunDir, RunDirError
-from rollenv.trainers.sources.given_rows import given_row
+from rollenv.trainers.sources.given_rows import given_row, read_given_rows
 from rollenv.trainers.termination import Terminated
 from rollenv.trainers.trainer import Trainer
 
@@ -75,6 +77,67 @@ def test_pairs_may_repeat_the_prompt_in_both_answers():
     assert apart.chats == whole.chats == given_row({"prompt": SAID[:1], "chosen": SAID, "rejected": [other]}, "").chats
 
 
+def weights(row):
+    return [[message.get("weight", 1) for message in chat if message["role"] == "assistant"] for chat in row.chats]
+
+
+def test_answers_of_a_prompt_are_read_and_not_learned():
+    asked, more = [*SAID, {"role": "user", "content": "no"}], [{"role": "assistant", "content": "6"}]
+    assert weights(given_row({"prompt": asked, "completion": more}, "")) == [[0, 1]]
+    assert weights(given_row({"prompt": asked, "completion": [*asked, *more]}, "")) == [[0, 1]]
+    assert weights(given_row({"prompt": asked, "completion": more, "label": False}, "")) == [[0, 1]]
+    other = [{**more[0], "content": "7"}]
+    assert weights(given_row({"chosen": [*asked, *more], "rejected": [*asked, *other]}, "")) == [[0, 1], [0, 1]]
+
+
+def test_all_columns_of_a_prompt_are_read_once():
+    brief = {"role": "system", "content": "be brief"}
+    said = [brief, *SAID]
+    assert given_row({"system": "be brief", "prompt": "what is 2 + 3", "completion": "5"}, "").chats == (said,)
+    pair = given_row({"system": "be brief", "prompt": "what is 2 + 3", "chosen": "5", "rejected": "6"}, "")
+    assert pair.chats[0] == said
+    rejected = [brief, SAID[0], {**SAID[1], "content": "6"}]
+    assert given_row({"prompt": "what is 2 + 3", "chosen": said, "rejected": rejected}, "").chats == pair.chats
+    history = given_row({"instruction": "b?", "output": "b", "history": [["a?", "a"]]}, "")
+    assert [message["content"] for message in history.chats[0]] == ["a?", "a", "b?", "b"]
+    with pytest.raises(UsageError):
+        given_row({"prompt": "what is 2 + 4", "chosen": said, "rejected": rejected}, "")
+
+
+def test_the_margin_of_a_pair_is_the_difference_of_its_returns():
+    pair = {"prompt": "a", "chosen": "b", "rejected": "c"}
+    assert given_row(pair, "").rewards == (1.0, 0.0)
+    assert given_row(pair | {"margin": "0.3"}, "").rewards == (0.3, 0.0)
+    for margin in (0, -1, "much", float("nan")):
+        with pytest.raises(UsageError, match="margin"):
+            given_row(pair | {"margin": margin}, "")
+
+
+def test_nulls_of_parquet_are_not_there(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    calls = [{"function": {"name": "f", "arguments": arguments}} for arguments in ({"x": 1}, {"y": "2"})]
+    rows = [{"messages": [SAID[0], {"role": "assistant", "content": "", "tool_calls": [call]}]} for call in calls]
+    table = __import__("pyarrow").Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    read = [*read_given_rows(tmp_path / "rows.parquet", print)]
+    assert [row.chats[0][1]["tool_calls"] for row in read] == [[call] for call in calls]
+
+
+def test_a_folder_says_what_is_not_read_and_refuses_twins(tmp_path, caplog):
+    def refuse(error):
+        raise error
+
+    for name in ("rows.jsonl", "test.jsonl"):
+        rows_at(tmp_path / name, [{"messages": SAID}])
+    (tmp_path / "rows.json").write_text("[]")
+    assert len([*read_given_rows(tmp_path, refuse)]) == 1
+    assert "rows.json, test.jsonl" in caplog.text
+    with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
+        file.write((tmp_path / "rows.jsonl").read_text())
+    with pytest.raises(UsageError, match=r"rows\.jsonl\.gz"):
+        [*read_given_rows(tmp_path, refuse)]
+
+
 def test_json_is_text_unless_it_is_a_list_of_messages():
     row = {"prompt": "[{x}] what", "completion": '[{"name": "Bob"}]'}
     assert [message["content"] for message in given_row(row, "").chats[0]] == [*row.values()]
@@ -119,7 +182,7 @@ def test_pictures_of_a_row_are_not_left_out(name):
         ({"messages": [SAID[0], {**SAID[1], "tool_calls": [{"function": "x"}]}]}, "tool call is an object"),
         ({"messages": [SAID[0], {**SAID[1], "weight": "abc"}]}, "weight"),
         ({"messages": [SAID[0], {**SAID[1], "weight": -1}]}, "weight"),
-        ({"messages": [SAID[0], {**SAID[1], "content": "5 " * 300}]}, "longer than the model's context"),
+        ({"messages": [SAID[0], {**SAID[1], "content": "5 " * 300}]}, "the model's context has"),
     ],
 )
 def test_a_row_that_cannot_be_learned_stops_the_run_before_it_begins(model, tmp_path, bad, why):
@@ -129,11 +192,21 @@ def test_a_row_that_cannot_be_learned_stops_the_run_before_it_begins(model, tmp_
     assert "row 4" in str(error.value) or "row:rows.jsonl, row 4" in str(error.value)
 
 
-def test_rows_that_are_too_long_may_be_dropped(model, tmp_path):
+def test_rows_that_cannot_be_learned_may_be_dropped_and_are_counted(model, tmp_path, caplog):
     long = {"messages": [SAID[0], {**SAID[1], "content": "5 " * 300}]}
-    file = rows_at(tmp_path / "rows.jsonl", [*questions(3), long])
-    with sft(model, file, tmp_path / "run", "batches.long=drop", "batches.held_out=0") as trainer:
+    empty, ghost = {"messages": [SAID[0], {**SAID[1], "content": ""}]}, {"messages": [{"role": "ghost"}]}
+    file = rows_at(tmp_path / "rows.jsonl", [*questions(3), long, empty, ghost])
+    with sft(model, file, tmp_path / "run", "batches.unusable=drop", "batches.held_out=0") as trainer:
         assert len(trainer.batches.groups) == 3
+        trainer.fit()
+        assert trainer.rows[-1]["unusable"] == 3
+    assert {f"rows.jsonl, row {n}" in caplog.text for n in (4, 5, 6)} == {True}
+
+
+def test_each_row_is_seen_once_in_an_epoch():
+    epochs = Epochs(range(33), 0, 32)
+    for number in range(0, 6, 2):
+        assert sorted([*epochs.batch(number), *epochs.batch(number + 1)]) == [*range(33)]
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "kto"])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.data.rows import files_at, read_file, split_of
+from rollenv.envs.data.rows import files_at, read_file, refuse_twins, split_of
+
+logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 Chat = list[dict[str, Any]]
@@ -21,6 +26,7 @@ _ROLES = {
     "function": "tool", "observation": "tool", "tool_response": "tool",
 }  # fmt: skip
 _KNOWN = ("system", "user", "assistant", "tool")
+_PAIR = ("user", "assistant")
 
 #: Columns by which the shape of a row is recognised.
 _SHAPES = (
@@ -37,21 +43,40 @@ class GivenRow:
     """File and row, for errors."""
     chats: tuple[Chat, ...]
     rewards: tuple[float, ...]
-    """Of each chat: 1 for one to imitate, prefer or desire, else 0."""
+    """Of each chat: 1 for one to imitate or desire, the margin (1 unless given) for one to prefer, else 0."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     kind: Literal["answers", "pair", "label"] = "answers"
 
 
-def read_given_rows(path: Path) -> Iterator[GivenRow]:
+def read_given_rows(path: Path, unusable: Callable[[UsageError], None]) -> Iterator[GivenRow]:
     """Yield the rows of a file or folder (.jsonl, .jsonl.gz, .parquet, .csv) without test and validation files.
 
+    Args:
+        unusable: gets the error of a row that has none of the known shapes, with file and row.
+
     Raises:
-        UsageError: a row has none of the known shapes; the text has file and row.
+        UsageError: a file cannot be read, or two of a folder seem to hold the same rows.
     """
-    for file in files_at(path):
-        if not path.is_dir() or split_of(file) in (None, "train"):
-            for number, row in enumerate(read_file(file), 1):
-                yield given_row(row, f"{file.name}, row {number}")
+    files = [file for file in files_at(path) if not path.is_dir() or split_of(file) in (None, "train")]
+    refuse_twins(files)
+    if path.is_dir() and (others := sorted({p.name for p in path.iterdir() if p.is_file()} - {f.name for f in files})):
+        logger.warning("%s: not read are %s", path, ", ".join(others[:10]))
+    for file in files:
+        for number, row in enumerate(read_file(file), 1):
+            row = _without_nulls(row) if file.suffix == ".parquet" else row
+            try:
+                found = given_row(row, f"{file.name}, row {number}")
+            except UsageError as error:
+                unusable(error)
+            else:
+                yield found
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return data without the keys that Arrow fills with null, as all objects of a column have the keys of all."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def given_row(row: Row, where: str) -> GivenRow:
@@ -88,32 +113,67 @@ def _kind(row: Row) -> Literal["answers", "pair", "label"]:
 def _chats(row: Row) -> tuple[tuple[Chat, ...], tuple[float, ...]]:
     kind = _kind(row)
     if kind == "pair":
-        asked = _part(row.get("prompt"), "user") or []
+        asked = _asked(row)
         pair = tuple(_with_answer(asked, row[name]) for name in ("chosen", "rejected"))
         if pair[0] == pair[1]:
             raise UsageError("chosen and rejected are equal: there is nothing to prefer")
-        return pair, (1.0, 0.0)
+        same = next(i for i, (a, b) in enumerate(itertools.zip_longest(*pair)) if a != b)
+        return tuple([*_read_only(chat[:same]), *chat[same:]] for chat in pair), (_margin(row), 0.0)
     if kind == "label":
         label = {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}.get(str(row["label"]).lower())  # CSV has texts
         if label is None:
             raise UsageError(f"label is true or false, not {row['label']!r:.40}")
-        return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (label,)
+        return (_with_answer(_asked(row), row["completion"]),), (label,)
     for name in ("messages", "conversations", "conversation"):
         if row.get(name) is not None:
             return (_answered([*_system(row), *_messages(row[name])]),), (1.0,)
     if row.get("completion") is not None:
-        return (_with_answer(_part(row.get("prompt"), "user") or [], row["completion"]),), (1.0,)
+        return (_with_answer(_asked(row), row["completion"]),), (1.0,)
     if isinstance(row.get("output"), str) and isinstance(row.get("instruction"), str):
         more = row.get("input") or row.get("query") or ""
         if not isinstance(more, str):
             raise UsageError(f"input is a text, not {more!r:.40}")
         asked = [{"role": "user", "content": "\n\n".join(filter(None, (row["instruction"], more)))}]
-        return (_with_answer([*_system(row), *asked], row["output"]),), (1.0,)
+        return ([*_system(row), *_history(row), *_with_answer(asked, row["output"])],), (1.0,)
     raise UsageError(f"its columns are {', '.join(map(str, row)) or 'none'}; known shapes are {_SHAPES}")
 
 
 def _system(row: Row) -> Chat:
     return [{"role": "system", "content": str(row["system"])}] if row.get("system") else []
+
+
+def _asked(row: Row) -> Chat:
+    """Return the messages before an answer: the columns ``system`` and ``prompt``."""
+    system, asked = _system(row), _part(row.get("prompt"), "user") or []
+    return asked if asked[:1] == system else [*system, *asked]
+
+
+def _history(row: Row) -> Chat:
+    """Return the earlier questions and answers of LLaMA-Factory's Alpaca format."""
+    history = _json(row.get("history") or [])
+    if not isinstance(history, Sequence) or not all(
+        isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+        for pair in history
+    ):
+        raise UsageError(f"history is a list of pairs of question and answer, not {history!r:.60}")
+    return [{"role": role, "content": text} for pair in history for role, text in zip(_PAIR, pair, strict=True)]
+
+
+def _margin(row: Row) -> float:
+    """Return how much better the chosen answer is: the column ``margin``, or 1."""
+    given = row.get("margin")
+    try:
+        margin = 1.0 if given in (None, "") else float(given)
+    except (TypeError, ValueError):
+        margin = math.nan
+    if not 0 < margin < math.inf:
+        raise UsageError(f"margin is a number above 0, not {given!r:.40}")
+    return margin
+
+
+def _read_only(chat: Chat) -> Chat:
+    """Return messages whose answers are read, not learned."""
+    return [{**message, "weight": 0} if message["role"] == "assistant" else message for message in chat]
 
 
 def _part(value: Any, role: str) -> Chat | None:
@@ -128,11 +188,25 @@ def _part(value: Any, role: str) -> Chat | None:
 
 
 def _with_answer(asked: Chat, answer: Any) -> Chat:
-    """Return a prompt followed by its answer, which may be a whole chat that repeats the prompt."""
+    """Return a prompt, whose answers are not learned, followed by its answer.
+
+    The answer may be a whole chat that repeats the prompt, with other system messages before it.
+    """
     said = _part(answer, "assistant")
     if not said:
         raise UsageError("an answer is empty")
-    return _answered(said if said[: len(asked)] == asked else [*asked, *said])
+
+    def without_system(chat: Chat) -> Chat:
+        return [*itertools.dropwhile(lambda message: message["role"] == "system", chat)]
+
+    prompt, rest = without_system(asked), without_system(said)
+    system = asked[: len(asked) - len(prompt)]
+    system += [message for message in said[: len(said) - len(rest)] if message not in system]
+    if prompt and rest[: len(prompt)] == prompt:
+        rest = rest[len(prompt) :]
+    elif prompt and rest and rest[0]["role"] == "user" and prompt[-1]["role"] == "user":
+        raise UsageError("its answer is a chat that asks something else than its prompt")
+    return _answered([*system, *_read_only(prompt), *rest])
 
 
 def _messages(value: Any) -> Chat:
