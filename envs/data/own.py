@@ -55,8 +55,11 @@ _NUMBERS = ("integer", "number")
 
 _INTEGER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)", re.ASCII)
 _NUMBER = re.compile(r"[-+]?[$€£]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:e[-+]?\d+|\s*/\s*\d+|\s*%)?", re.I | re.ASCII)
+#: Not the 3 of 3², 3₂, 3½, 3‰ or 3^2.
 _NUMBER_IN_TEXT = re.compile(
-    r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+|/\d+)?%?", re.I | re.ASCII
+    r"(?<![\w.^])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+|/\d+)?%?"
+    r"(?![\d^_\u00b2\u00b3\u00b9\u2070-\u208e\u00bc-\u00be\u2150-\u215e\u2030\u2031])",
+    re.I | re.ASCII,
 )
 #: Dates, times, versions and ranges; and words that are not functions: both make a text, not an expression.
 _DATE = re.compile(r"\d+(?:[-/:.]\d+){2,}|\d+[-:]\d+")
@@ -255,6 +258,8 @@ def answer_in(action: str, grader: str, options: Sequence[str] = (), letters: st
     if grader == "choice":
         return sets.picked(text, letters, options)
     plain = text.removesuffix(".")
+    if plain.endswith("!") and not re.search(r"[a-z] ", plain, re.I):  # a factorial, not the end of a sentence
+        return None
     return plain if _kind(plain) in _NUMBERS else next(reversed(_NUMBER_IN_TEXT.findall(text)), None)
 
 

@@ -40,6 +40,9 @@ _SAME = {
     "\\tfrac": "\\frac",
     "\\cfrac": "\\frac",
     "\\varnothing": "\\emptyset",
+    "\\le": "\\leq",
+    "\\ge": "\\geq",
+    "\\ne": "\\neq",
     "\\leqslant": "\\leq",
     "\\geqslant": "\\geq",
     "\\lbrace": "\\{",
@@ -51,9 +54,12 @@ _SAME = {
     "\\vartheta": "\\theta",
 }
 _SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
+#: A text command whose text is the letter behind it.
+_UNBRACED = re.compile(r"\\(text(?:bf|it|rm)?|mbox|mathrm)\s+([a-zA-Z0-9])(?![a-zA-Z0-9])")
 #: LaTeX of characters outside ASCII.
 _COMMANDS = """
     π pi ∞ infty ∪ cup ∩ cap ∖ setminus × times · cdot ⋅ cdot ∙ cdot ± pm ∈ in ∅ emptyset ⩽ leq ≦ leq ⩾ geq ≧ geq
+    ≤ leq ≥ geq ≠ neq
     ⟨ langle ⟩ rangle 〈 langle 〉 rangle ∠ angle △ triangle → to ¬ neg ∧ land ∨ lor ∀ forall ∃ exists ≈ approx ≡ equiv
     ⌊ lfloor ⌋ rfloor ⌈ lceil ⌉ rceil ⊂ subset ⊆ subseteq ∉ notin ⊥ perp ∥ parallel ∓ mp
     α alpha β beta γ gamma δ delta ε epsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu ν nu ξ xi ρ rho ς sigma
@@ -319,6 +325,7 @@ def latex_signs(text: str) -> str:
 
     Commands for colours and fonts are removed.
     """
+    text = _UNBRACED.sub(r"\\\1{\2}", text)
     while styled := _STYLE.search(text):
         text = _without_style(text[: styled.start()], text[styled.end() :])
     if text.isascii():

@@ -10,7 +10,8 @@ import datasets
 import pytest
 from typer.testing import CliRunner
 
-from rollenv.agents.base import RandomAgent
+import rollenv
+from rollenv.agents.base import Action, Agent, OracleAgent, RandomAgent
 from rollenv.agents.scripted import ReplayAgent
 from rollenv.cli.main import app
 from rollenv.core.errors import UsageError
@@ -277,3 +278,53 @@ def test_own_and_atif_keep_pictures(seen, tmp_path):
         export(source, tmp_path / "out.atif.parquet")
     paths = {part["source"]["path"] for step in documents[0]["steps"] for part in step["message"] if "source" in part}
     assert paths == {f"pictures/{image.sha256}.png" for image in played[0].turns[0].images}
+
+
+def shown_to(agent, env_id, tmp_path, form="chat", **kwargs):
+    """Play a game, export it, and return the rows and the trajectory."""
+    with RolloutManager(agent) as manager:
+        (group,) = manager.collect([Task(env_id, 3, kwargs)], group_size=1)
+    storage.write(tmp_path / "episodes.jsonl", group.trajectories)
+    export(tmp_path / "episodes.jsonl", tmp_path / f"out.{form}.jsonl")
+    return lines(tmp_path / f"out.{form}.jsonl"), group.trajectories[0]
+
+
+def test_a_chat_has_the_board_that_the_agent_saw(tmp_path):
+    (row,), played = shown_to(OracleAgent(), "game:Sokoban-v0-tiny", tmp_path)
+    asked = [message["content"] for message in row["messages"] if message["role"] == "user"]
+    env = rollenv.make("game:Sokoban-v0-tiny", seed=3)
+    observation, info = env.reset()
+    for turn, text in zip(played.turns, asked, strict=True):
+        assert text.startswith(observation)
+        assert text.endswith(info["suffix"])
+        observation, _, _, _, info = env.step(turn.text)
+
+
+def test_a_prompt_of_each_turn_is_a_chat_of_one_answer(tmp_path):
+    class Prompted(Agent):
+        def start(self, env, seed):
+            return self
+
+        async def act(self, observation, info):
+            return Action("\\boxed{down}", prompt=f"The room is\n{info['suffix']}")
+
+        def close(self):
+            pass
+
+    rows, played = shown_to(Prompted(), "game:Sokoban-v0-tiny", tmp_path, "completions", max_turns=3)
+    assert len(rows) == len({row["prompt"][0]["content"] for row in rows})
+    assert all(len(row["prompt"]) == 1 for row in rows)
+    assert all(row["prompt"][0]["content"].startswith("The room is\n") for row in rows)
+    assert not any(turn.continues for turn in played.turns)
+
+
+def test_episodes_that_do_not_say_what_was_shown_are_refused_where_it_was_more(tmp_path):
+    for env_id, more in (("game:Sokoban-v0-tiny", True), ("rg:leg_counting", False)):
+        task, folder = Task(env_id, 3), tmp_path / env_id.replace(":", "-")
+        folder.mkdir()
+        storage.write(folder / "episodes.jsonl", [Trajectory(task, [Turn((), (), (), 1.0, "5", "seen")], "terminated")])
+        if more:
+            with pytest.raises(UsageError, match="play it again"):
+                export(folder / "episodes.jsonl", folder / "out.chat.jsonl")
+        else:
+            assert export(folder / "episodes.jsonl", folder / "out.chat.jsonl")
