@@ -240,6 +240,8 @@ class ChatSession(Session):
     def _action(self, reply: ChatReply) -> tuple[str, str]:
         """Return the action of an answer and its finish reason."""
         text, finish = reply.text, reply.finish
+        if self.agent.body.get("max_tokens") == 1 and finish == "length":
+            finish = "stop"  # an answer of one token is an action, not cut
         if self.agent.cut_thoughts:
             text, unfinished = after_thoughts(text, self.agent.template_opens_thoughts and finish == "length")
             if text != reply.text and not any(mark in reply.text for mark in THOUGHT_MARKS):

@@ -128,6 +128,8 @@ class TokenSession(Session):
         """Convert a response to the prompt of :meth:`ask` to an action, and add it to the history."""
         ids = tuple(response.ids)
         decoded, finish = self.codec.decode(ids), response.finish
+        if self.sampling.max_new_tokens == 1 and finish == "length":
+            finish = "stop"  # one token leaves no room to say the end: answers are actions, not cut
         text = decoded
         if self.cut_thoughts:
             text, unfinished = after_thoughts(decoded, self.codec.opens_thought(prompt))

@@ -9,7 +9,7 @@ from rollenv.envs.data.rows import KNOWN
 
 
 def register_rows(env_id: str, entry_point: str, name: str, split: str, *, oracle: bool = True, **kwargs: Any) -> None:
-    """Register an id for the rows of a known data set."""
+    """Register an id for the rows of a known data set, whose answers are worked out."""
     register(
         env_id,
         entry_point,
@@ -18,5 +18,6 @@ def register_rows(env_id: str, entry_point: str, name: str, split: str, *, oracl
         indexed=True,
         dataset_name=name,
         split=split,
+        answer_tokens=1024,
         **kwargs,
     )

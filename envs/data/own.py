@@ -118,7 +118,8 @@ def spec_of(env_id: str) -> EnvSpec:
         found = questions_at(path)
         if found.grader == "code" and not _program(found.train):
             abilities.discard("oracle")
-    return EnvSpec(env_id, own_questions, {"path": path}, abilities=frozenset(abilities), indexed=True)
+    worked_out = 1024  # a thought before the answer has room
+    return EnvSpec(env_id, own_questions, {"path": path}, frozenset(abilities), indexed=True, answer_tokens=worked_out)
 
 
 def own_questions(

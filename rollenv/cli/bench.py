@@ -83,7 +83,7 @@ def command(
     tasks = len(all_tasks(chosen.parts, n, seed)) if chosen.parts else 0
     about = {"agent": agent, "calls": form, "k": k, "seed": seed, "tasks_of_each": n, "n": tasks}
     folder = _folder(out, chosen, options, about, resume, accept)
-    player = make_agent(agent, options, native=form == "native")
+    player = make_agent(agent, options, native=form == "native", answer_tokens=512)
     with playing(chosen.name, k * tasks, player, options, workers, out, folder) as opened:
         result = run(chosen, player, n=n, k=k, seed=seed, **opened)
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
 import typer
@@ -204,13 +205,16 @@ def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def make_agent(name: str, options: AgentOptions | None = None, *, native: bool = False) -> Agent:
+def make_agent(
+    name: str, options: AgentOptions | None = None, *, native: bool = False, answer_tokens: int = 64
+) -> Agent:
     """Make an agent from its name on the command line.
 
     Args:
         name: name of the agent, as :data:`AGENT_HELP` explains it.
         options: options from the command line.
         native: whether a chat agent passes the environment's tools to its endpoint.
+        answer_tokens: the limit of answers of a model that was saved without one, unless an option says it.
 
     Raises:
         UsageError: for an unknown name, or an option that it does not take.
@@ -229,7 +233,7 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
         return _harness_agent(argument, options)
     if kind == "chat":
         return _chat_agent(name, options, native)
-    return _model_agent(kind, os.path.expanduser(argument), options)
+    return _model_agent(kind, os.path.expanduser(argument), options, answer_tokens)
 
 
 def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:
@@ -289,11 +293,15 @@ def _prices(text: str) -> Prices | None:
         ) from None
 
 
-def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
+def _model_agent(kind: str, argument: str, options: AgentOptions, answer_tokens: int) -> Agent:
     named = {"temperature": options.temperature, "max_new_tokens": options.max_tokens}
     override: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     folder = model_at(argument)
     hub.loading(folder)  # before anything large is imported
+    from rollenv.agents.prompts.session import AGENT_FILE
+
+    if not Path(folder, AGENT_FILE).exists():
+        override.setdefault("max_new_tokens", answer_tokens)
     if kind == "vllm":
         from rollenv.agents.prompts import ChatPrompt
         from rollenv.agents.prompts.session import saved_format

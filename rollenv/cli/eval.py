@@ -87,7 +87,7 @@ def command(
 
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
-    from rollenv.core.registry import named_wrappers
+    from rollenv.core.registry import named_wrappers, spec
     from rollenv.core.wrappers.factory import with_tokenizer
     from rollenv.rollout.evaluate import evaluate
 
@@ -117,12 +117,13 @@ def command(
     common = {"agent": agent, "k": k, "seed": seed, "temperature": options.temperature}
     common |= {name: value for name, value in optional.items() if value}
     folders = [plan.begin(common, _model_of(options.model or agent), resume, accept) for plan in plans]
+    answer_tokens = max(spec(plan.env).answer_tokens for plan in plans)
     player: Agent | None = None
     results, every = [], []
     for plan, folder in zip(plans, folders, strict=True):
         env, kwargs = plan.env, plan.kwargs
         if player is None or not model:  # a model is loaded once; other agents count what each evaluation cost
-            player = make_agent(agent, options)
+            player = make_agent(agent, options, answer_tokens=answer_tokens)
         if form:
             _set_prompt(player, form, env, kwargs, around)
         with playing(env, plan.n * k, player, options, workers, plan.out, folder, step_deadline) as opened:
@@ -270,6 +271,9 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
     if result.repeats:
         over = percent(result.success, result.tasks_low, result.tasks_high)
         console.print(f"{result.distinct} different tasks among {result.n}; over tasks {over}")
+    if result.cut:
+        advice = "raise --max-tokens" if _model_of(agent) or agent.startswith("chat:") else "raise the agent's limit"
+        console.print(f"{result.cut} answers were cut at the limit of tokens: {advice}")
     if result.failed:
         print_failures(result.trajectories, result.failures)
     if out is not None:

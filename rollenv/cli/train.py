@@ -320,9 +320,9 @@ def _add_groups(table: Table, run: RunDir) -> None:
     rows = [row for row in read_rows(run.metrics_file) if {"too_easy", "too_hard", "failed"} <= row.keys()]
     if not rows:
         return
-    names = {"informative_groups": "groups that taught", "too_easy": "too easy", "too_hard": "too hard"}
+    names = {"taught_groups": "groups that taught", "too_easy": "too easy", "too_hard": "too hard"}
     for key, name in names.items():
-        table.add_row(f"{name}, in training", *(f"{row[key]:.0%}" for row in (rows[0], rows[-1])))
+        table.add_row(f"{name}, in training", *(f"{row[key]:.0%}" if key in row else "" for row in (rows[0], rows[-1])))
     table.add_row("failed episodes, in training", *(f"{row['failed']:.0f}" for row in (rows[0], rows[-1])))
 
 

@@ -52,6 +52,7 @@ def register(
     levels: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] = (),
     options: Mapping[str, Any] | None = None,
     summary: str = "",
+    answer_tokens: int = 64,
     **kwargs: Any,
 ) -> None:
     """Register an id for :func:`make`.
@@ -71,6 +72,7 @@ def register(
             lists (shorter lists repeat their last value).
         options: default reset options of every episode.
         summary: one-line description; by default the first line of the class's docstring.
+        answer_tokens: how many tokens an answer needs, thoughts before it included.
 
     Raises:
         UsageError: for an id that is taken or malformed, or an unknown ability.
@@ -99,6 +101,7 @@ def register(
         levels_of(levels, env_id),
         dict(options or {}),
         summary=summary,
+        answer_tokens=answer_tokens,
     )
 
 

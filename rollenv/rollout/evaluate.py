@@ -59,6 +59,8 @@ class Evaluation:
     tasks_low: float = 0.0
     """Lower bound of the interval that counts each distinct task once, however often it was played."""
     tasks_high: float = 1.0
+    cut: int = 0
+    """Number of answers that ended at a limit of tokens."""
 
     @property
     def repeats(self) -> bool:
@@ -202,6 +204,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         distinct=len(times),
         tasks_low=tasks_low,
         tasks_high=tasks_high,
+        cut=sum(turn.finish == "length" for t in trajectories for turn in t.turns),
     )
 
 
