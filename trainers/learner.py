@@ -386,12 +386,12 @@ class Updater:
         totals = StepTotals()
         self._take_steps(data, useful, totals)
         self._check_finite(totals)
-        taught = {data.trajectories[i].group for i in data.trajectory[useful]}
+        taught = {int(data.groups[s.trajectory]) for s, learned in zip(data.samples, useful, strict=True) if learned}
         counts: dict[str, float] = {
             "optimizer_steps": len(totals.norms),
             "skipped_steps": totals.skipped,
             "trained_samples": int(useful.sum()),
-            "taught_groups": len(taught) / max(1, len({t.group for t in data.trajectories})),
+            "taught_groups": len(taught) / max(1, len(np.unique(data.groups))),
         }
         counts |= {f"dropped/{why}": int(them.sum()) for why, them in data.dropped.items()}
         if totals.loads is not None:

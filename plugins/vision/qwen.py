@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from rollenv.agents.vision import Eyes, body_that_sees
 from rollenv.core.errors import UsageError
@@ -55,6 +55,6 @@ class DeepQwenEyes(QwenEyes):
     def arguments(
         self, model: PreTrainedModel, texts: Tensor, shown: Tensor, features: Sequence[Tensor]
     ) -> dict[str, Any]:
-        deep = [[level] for level in features[1:]]
-        seen = SimpleNamespace(pooler_output=features[:1], deepstack_features=deep)
+        seen: Any = BaseModelOutputWithPooling(pooler_output=features[:1])
+        seen.deepstack_features = [[level] for level in features[1:]]
         return {"input_ids": texts.masked_fill(shown, self.token), "mm_encoder_outputs": {"image": seen}}

@@ -48,7 +48,7 @@ def adapt(model: PreTrainedModel, lora: Lora, frozen: Collection[str] = ()) -> N
         frozen: names of parts that get no adapters.
     """
     with extra("lora", "Training with LoRA"):
-        from peft import LoraConfig
+        from peft import LoraConfig, inject_adapter_in_model
 
     # Routers that are linear layers (Phi-3.5-MoE, Llama 4) return their choice too, which no adapter can.
     routers = Routing(model).routers
@@ -76,7 +76,7 @@ def adapt(model: PreTrainedModel, lora: Lora, frozen: Collection[str] = ()) -> N
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lora.seed)
         try:
-            model.add_adapter(config, _NAME)
+            inject_adapter_in_model(config, model, _NAME)  # transformers' own way may want a peft that is not out yet
             left = model.peft_config[_NAME].target_modules  # peft takes experts out, which are parameters
             _check(model, [] if isinstance(targets, str) else [name for name in targets if name in left])
         except (ValueError, re.error) as error:
