@@ -194,7 +194,7 @@ class RandomAgent(Agent):
     """Plays the environment's random actions, different for each member of a group."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        return _Expert(env, 1.0, random.Random(seed))
+        return _Expert(env, 1.0, seed)
 
 
 class ConstantAgent(Agent):
@@ -235,17 +235,20 @@ class OracleAgent(Agent):
         self.noise = noise
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        return _Expert(env, self.noise, random.Random(seed))
+        return _Expert(env, self.noise, seed)
 
 
 @dataclass(slots=True)
 class _Expert(Session):
     env: EnvHandle
     noise: float
-    rng: random.Random
+    seed: int
+    rng: random.Random | None = None
     seeded: bool = False
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        if self.rng is None:  # by the task, so that tasks of one seed in several environments are not spoiled alike
+            self.rng = random.Random(f"{self.env.env_id}\0{self.seed}\0{observation}")
         if not (self.noise and self.rng.random() < self.noise):
             with contextlib.suppress(Unsolvable):
                 return Action(await self.env.call("oracle_action"))
