@@ -149,7 +149,8 @@ def spec(env_id: str) -> EnvSpec:
 
 def is_elsewhere(env_id: str) -> bool:
     """Return whether an id names a folder, a server or a package instead of a registration."""
-    return env_id not in ENV_REGISTRY and env_id.partition(":")[0] in (DATA, *entry_points(NAMESPACES))
+    elsewhere = (DATA, *entry_points(NAMESPACES))
+    return env_id not in ENV_REGISTRY and (env_id.startswith(_SERVED) or env_id.partition(":")[0] in elsewhere)
 
 
 def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:
