@@ -94,6 +94,7 @@ class EnvServer:
         limiter = RateLimiter(settings.sessions.each, self.tokens.quotas)
         self.sessions = SessionManager(workers, settings.sessions, limiter)
         self.sandboxes = SandboxManager(settings.sandboxes, limiter)
+        self.sessions.holds = self.sandboxes.holds = self.tokens.holds
         self.group_reward: GroupReward | None = None
         if settings.group_reward:
             self.group_reward = GroupReward(group_function(settings.group_reward), settings.sessions.step)

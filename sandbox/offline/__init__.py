@@ -83,7 +83,7 @@ class Wheels:
         return list(needs)
 
     def _download(self, wanted: list[str]) -> bool:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
         command += ["--only-binary=:all:", "--python-version", self.python, "--dest", str(self.folder), *wanted]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
