@@ -215,7 +215,7 @@ class Debs:
 
     def _failed(self, name: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return time.time() - (self.folder / f"{name}.failed").stat().st_mtime < _AGAIN
+            return 0 <= time.time() - (self.folder / f"{name}.failed").stat().st_mtime < _AGAIN
         return False
 
     def _download(self, name: str) -> bool:
