@@ -157,7 +157,14 @@ def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, 
     except _NO_WHEEL as error:
         raise UsageError(f"{wheel} cannot be unpacked: {type(error).__name__}: {error}") from error
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-P", "-c", "from rollenv.package_index import describe; describe()", str(episodes), *modules]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from rollenv.package_index import describe; describe()",
+        str(episodes),
+        *modules,
+    ]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, env=os.environ | {"PYTHONPATH": path}

@@ -59,7 +59,9 @@ def command(
     bar = Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal)
     with make_workers("inline" if grader else workers) as pool, bar, open(folder / "episodes.jsonl", "w") as file:
         shown = bar.add_task("", total=None)
-        for each in regrade(itertools.chain([first], episodes), pool, reward=reward, step_deadline=step_deadline, trust=trust):
+        for each in regrade(
+            itertools.chain([first], episodes), pool, reward=reward, step_deadline=step_deadline, trust=trust
+        ):
             rows.append(_row(each))
             kinds[each.kind] += 1
             bar.update(shown, description=_counts(kinds))

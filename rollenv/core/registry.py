@@ -158,7 +158,9 @@ def is_elsewhere(env_id: str) -> bool:
     _OWN.load()  # a namespace of rollenv's own ids stays rollenv's
     taken = any(spec.namespace == namespace for spec in list(ENV_REGISTRY.values()) if spec.is_own)
     if taken:
-        warnings.warn(f"the entry point {namespace} = {entry.value} is left out: rollenv has that namespace", stacklevel=2)
+        warnings.warn(
+            f"the entry point {namespace} = {entry.value} is left out: rollenv has that namespace", stacklevel=2
+        )
     return not taken
 
 

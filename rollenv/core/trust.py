@@ -34,7 +34,7 @@ def named(data: Any, key: str = "") -> dict[str, Any]:
         return {}
     if isinstance(data, Mapping | list | tuple):
         items = data.items() if isinstance(data, Mapping) else enumerate(data)
-        found = {}
+        found: dict[str, Any] = {}
         for name, value in items:
             at = f"{key}.{name}".removeprefix(".")
             found |= {at: str(name)} if _NAME.search(str(name)) else named(value, at)

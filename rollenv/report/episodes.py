@@ -341,7 +341,7 @@ def picture_of(env_id: str) -> Picture | None:
     """Return the picture of an environment; None if it has none or cannot be loaded."""
     try:
         found = None if is_elsewhere(env_id) else spec(env_id)
-        return found and getattr(load_entry_point(found.entry_point, env_id), "picture", None)
+        return getattr(load_entry_point(found.entry_point, env_id), "picture", None) if found else None
     except Exception:  # third-party modules raise anything; their episodes are shown as text
         return None
 

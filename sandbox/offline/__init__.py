@@ -83,8 +83,9 @@ class Wheels:
         return list(needs)
 
     def _download(self, wanted: list[str]) -> bool:
-        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-        command += ["--only-binary=:all:", "--python-version", self.python, "--dest", str(self.folder), *wanted]
+        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-input", "--only-binary=:all:", "--python-version", self.python]
+        command += ["--dest", str(self.folder), *wanted]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
         except subprocess.TimeoutExpired:

@@ -19,7 +19,7 @@ from rollenv.rollout.workers.base import EnvFailure, HostedEnv, InlineWorkers
 
 def test_failures_in_a_row_bring_rest_and_a_completed_episode_ends_it(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("rollenv.rollout.records.health.time.time", lambda: now[0])
+    monkeypatch.setattr("rollenv.rollout.records.health.time.monotonic", lambda: now[0])
     health = Health(max_backoff=100.0)
     for _ in range(3):
         health.failed("e", "w", "raised", "OSError: no")

@@ -144,7 +144,7 @@ class FunctionReward:
     def _row(self, task: Task) -> Mapping[str, Any]:
         """Return the row that an episode began with: its environment is reset once more."""
         if not self.trust and (names := named_by_task(task)):
-            raise UsageError(f"the row is not read, as the task names {names}; if you trust it, allow that with --trust")
+            raise UsageError(f"the row is not read, as the task names {names}; allow that with --trust")
         key = repr((task.env_id, sorted(task.kwargs.items())))
         if key not in self._envs:
             self._envs[key] = spec(task.env_id).make(**task.kwargs).unwrapped
