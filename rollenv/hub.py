@@ -106,6 +106,8 @@ def reading(path: str, what: str = "a model") -> Iterator[None]:
         file = _damaged(Path(path))
         where = f": its file {file} cannot be read" if file else ""
         why = " ".join(str(error).split())[:300]
+        if "weights_only" in why or "trust_remote_code" in why:  # do not pass on the advice to run it
+            why = "it needs code of its own, which is not run"
         raise UsageError(f"cannot load {what} from {path!r}{where}: {name}: {why}") from error
 
 

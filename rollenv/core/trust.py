@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.registry import ENV_REGISTRY, list_envs
+from rollenv.core.registry import DATA, ENV_REGISTRY, is_elsewhere, list_envs
 
 TRUST_HELP = "Run, load and connect to what the stored data name; without it that is refused, and listed."
 
@@ -20,7 +20,9 @@ _NAMING = re.compile(
 )
 _PLAIN = ("", "local", "ast", "graph", "auto", "gloo", "nccl", "tensorboard")
 #: Keys of models and data, which are read without running code, so that files of this machine may be named.
-_READ = re.compile(r"(.*\.)?(path|levels|tokenizer|data|data\.\d+|env_id|env\.id)")
+_READ = re.compile(r"(.*\.)?(path|levels|tokenizer|data|data\.\d+)")
+#: Keys of ids, of which those of files of questions are read too.
+_ID = re.compile(r"(.*\.)?(env_id|env\.id)")
 #: Keys of a run's settings with texts, which only models and patterns read.
 _TEXT = re.compile(
     r"run_dir|(prompt|player\.schema|player\.grammar|model\.lora\.targets|batches\.where)(\..*)?|"
@@ -42,10 +44,13 @@ def named(data: Any, key: str = "") -> dict[str, Any]:
     special = bool(_NAMING.fullmatch(key)) and type(data) not in (int, float, type(None)) and data not in _PLAIN
     if not special and not (isinstance(data, str) and _NAME.search(data)):
         return {}
-    if _READ.fullmatch(key) and Path(str(data).removeprefix("data:")).expanduser().exists():
+    is_id = bool(_ID.fullmatch(key))
+    if is_id and not is_elsewhere(str(data)):  # a registered environment, or none
         return {}
-    registered = isinstance(data, str) and (data in ENV_REGISTRY or any(spec.id == data for spec in list_envs()))
-    return {} if registered else {key: data}
+    file = str(data).removeprefix(f"{DATA}:") if is_id or _READ.fullmatch(key) else ""
+    if file and (not is_id or file != data) and Path(file).expanduser().exists():
+        return {}
+    return {} if data in ENV_REGISTRY else {key: data}
 
 
 def listed(found: Mapping[str, Any]) -> str:
@@ -56,7 +61,8 @@ def listed(found: Mapping[str, Any]) -> str:
 def named_by_task(task: Any) -> str:
     """Return what a stored task would run, load or connect to beside registered environments; empty if nothing."""
     found = named({name: getattr(task, name) for name in ("env_id", "kwargs", "wrappers", "options")})
-    if not found and task.env_id in ENV_REGISTRY:
-        lacking = [need for need in ENV_REGISTRY[task.env_id].missing if not isinstance(need, str)]
+    if not found:
+        known = [spec for spec in list_envs(task.env_id) if spec.id == task.env_id]
+        lacking = [need for spec in known for need in spec.missing if not isinstance(need, str)]
         found = {"what is not here,": str(lacking[0])} if lacking else {}  # it might be fetched
     return listed(found)
