@@ -88,7 +88,11 @@ def _chat(episode: StoredEpisode) -> Json:
     prompt = episode.run.settings.get("prompt") if episode.run else None
     system = prompt.get("system") if isinstance(prompt, dict) else None
     recorded = any(turn.messages for turn in turns)
-    if not recorded and turns[0].shown is None and {"prefix", "suffix"} & _first_info(episode.trajectory.task, episode.trust):
+    if (
+        not recorded
+        and turns[0].shown is None
+        and {"prefix", "suffix"} & _first_info(episode.trajectory.task, episode.trust).keys()
+    ):
         raise UsageError(
             f"this episode of {episode.trajectory.task.env_id} was stored by a version that did not keep all that its "
             "agent has read: play it again, or export it in the format own"
