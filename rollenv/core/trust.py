@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.registry import DATA, ENV_REGISTRY, is_elsewhere, list_envs
+from rollenv.core import registry
+from rollenv.core.registry import DATA, is_elsewhere, list_envs
 
 TRUST_HELP = "Run, load and connect to what the stored data name; without it that is refused, and listed."
 
@@ -50,7 +51,7 @@ def named(data: Any, key: str = "") -> dict[str, Any]:
     file = str(data).removeprefix(f"{DATA}:") if is_id or _READ.fullmatch(key) else ""
     if file and (not is_id or file != data) and Path(file).expanduser().exists():
         return {}
-    return {} if data in ENV_REGISTRY else {key: data}
+    return {} if data in registry.ENV_REGISTRY else {key: data}
 
 
 def listed(found: Mapping[str, Any]) -> str:
