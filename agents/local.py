@@ -30,12 +30,11 @@ from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
 from rollenv.gguf import model_at
-from rollenv.hub import loading, only_adapter
+from rollenv.hub import loading, only_adapter, reading
 
 with extra("train", "Running a model"):
     import torch
     import transformers
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     from rollenv.agents.engines.local import LocalEngine, generation_stops, longest_context
@@ -109,15 +108,14 @@ class LocalAgent(OwnsEngine, Agent):
         prompt, saved = saved_format(path, **settings)
         drawing = sampling or saved
         how = loading(path)
-        try:
+        with reading(path):
             model = text_model("from_pretrained", path, dtype="auto", **how)
             tokenizer = AutoTokenizer.from_pretrained(path, **how)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
+            eyes = load_eyes(path, tokenizer, model.config, how)
         if hasattr(model, "peft_config"):
             raise UsageError(only_adapter(path))
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        open_eyes(load_eyes(path, tokenizer, model.config, how), model, tokenizer)
+        open_eyes(eyes, model, tokenizer)
         return cls(model.to(device), tokenizer, prompt, drawing, plays=plays)
 
     def save(self, path: str | Path) -> None:

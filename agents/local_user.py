@@ -9,6 +9,7 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.gguf import model_at
+from rollenv.hub import check_model, reading
 
 with extra("train", "A user played by a model in this process"):
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -39,9 +40,7 @@ class LocalUser:
 
 @functools.lru_cache(maxsize=2)
 def _loaded(path: str) -> tuple[Any, Any]:
-
-    try:
-        folder = model_at(path)
+    folder = model_at(path)
+    check_model(folder)
+    with reading(folder, f"user='local:{path}'"):
         return AutoModelForCausalLM.from_pretrained(folder, dtype="auto"), AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"user='local:{path}' cannot be loaded: {' '.join(str(error).split())[:300]}") from error

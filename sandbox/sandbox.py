@@ -62,7 +62,7 @@ class BaseSandbox(ProgramRunner):
         self.commands, self.terminals, self.ports = Commands(self), Terminals(self), Ports(self.files)
         self._timer: threading.Timer | None = None
         self._timer_lock = threading.Lock()
-        self._expires_at: float | None = None
+        self._ends: float | None = None  # on the monotonic clock
         self._measured = (time.monotonic(), 0.0)
 
     @property
@@ -85,9 +85,9 @@ class BaseSandbox(ProgramRunner):
         with self._timer_lock:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._expires_at = None
+            self._timer = self._ends = None
             if seconds is not None:
-                self._expires_at = time.time() + seconds
+                self._ends = time.monotonic() + seconds
                 self._timer = threading.Timer(seconds, self.kill)
                 self._timer.daemon = True
                 self._timer.start()
@@ -95,7 +95,7 @@ class BaseSandbox(ProgramRunner):
     @property
     def expires_at(self) -> float | None:
         """The end of its lifetime in seconds since 1970; None for never."""
-        return self._expires_at
+        return None if self._ends is None else time.time() + self._ends - time.monotonic()
 
     def metrics(self) -> Metrics:
         """Return the current use of resources."""

@@ -14,6 +14,7 @@ from rollenv.agents.local import text_model
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.gguf import newest_checkpoint
+from rollenv.hub import reading
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.own import check_functions
@@ -59,13 +60,11 @@ def preflight(config: TrainConfig) -> None:
     if not Path(path, "config.json").is_file():  # the tiny model, a GGUF file or a name on the hub
         return
     model = None
-    try:
+    with reading(path):
         settings = AutoConfig.from_pretrained(path, local_files_only=True)
         if router or replayed:
             with torch.device("meta"):
                 model = text_model("from_config", settings)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
     if config.player.kind == "local":
         check_layers(settings)
     if model and ((router and not experts_per_token(model)) or (replayed and not Routing(model).routers)):

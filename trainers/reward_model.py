@@ -25,6 +25,7 @@ from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.prompts.session import stop_ids
 from rollenv.core.errors import UsageError
 from rollenv.gguf import model_at, newest_checkpoint
+from rollenv.hub import check_model, reading
 from rollenv.rollout.filters import preferred
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers import checkpoint
@@ -102,14 +103,17 @@ class RewardModel:
     def begin(cls, path: str, seed: int) -> RewardModel:
         """Put a head on a language model, with weights of N(0, 0.02²)."""
         folder = str(model_at(path))
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        check_model(folder)
+        with reading(folder):
+            tokenizer = AutoTokenizer.from_pretrained(folder)
         # transformers and TRL read the score before the first padding token, so it must not be one that ends answers
         ends = stop_ids(tokenizer)
         special = [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id, *tokenizer.all_special_ids]
         padding = next(i for i in (*special, *range(len(tokenizer))) if i is not None and i not in ends)
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
         settings: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "pad_token_id": padding}
-        model = AutoModelForSequenceClassification.from_pretrained(folder, **settings)
+        with reading(folder):
+            model = AutoModelForSequenceClassification.from_pretrained(folder, **settings)
         if not hasattr(model, "score"):
             raise UsageError(f"{path} has no class with a head for scores in transformers ({type(model).__name__})")
         generator = torch.Generator().manual_seed(seed)
@@ -127,9 +131,12 @@ class RewardModel:
         folder = newest_checkpoint(Path(path))
         if not (folder / SCALE).is_file():
             raise UsageError(f"{path} is no reward model of `rollenv reward-model`: it has no {SCALE}")
-        scale = json.loads((folder / SCALE).read_text())
-        model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, dtype=torch.float32)
-        return cls(model.eval(), AutoTokenizer.from_pretrained(folder), scale["mean"], scale["std"])
+        check_model(str(folder))
+        with reading(str(folder), "a reward model"):
+            scale = json.loads((folder / SCALE).read_text())
+            model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, dtype=torch.float32)
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            return cls(model.eval(), tokenizer, float(scale["mean"]), float(scale["std"]))
 
     def save(self, folder: str | Path) -> None:
         """Write the model in Hugging Face format, with the scale of its scores."""

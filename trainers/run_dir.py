@@ -9,12 +9,13 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.plugins import function_at
+from rollenv.core.trust import listed, named
 from rollenv.folder_lock import lock_folder
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
 from rollenv.rollout.records.pictures import PictureFiles
@@ -84,13 +85,23 @@ class RunDir:
         return run
 
     @classmethod
-    def resume(cls, path: Path) -> tuple[RunDir, TrainConfig]:
-        """Open an existing folder and load the configuration that it was started with."""
+    def resume(cls, path: Path, allowed: Collection[Any] | None = None) -> tuple[RunDir, TrainConfig]:
+        """Open an existing folder and load the configuration that it was started with.
+
+        Args:
+            allowed: what it may name (:mod:`rollenv.core.trust`); None for anything.
+        """
         run = cls(path)
         try:
             data = json.loads(run.config_file.read_text())
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot resume {path}: its config.json cannot be read: {error}") from error
+        others = {} if allowed is None else {key: one for key, one in named(data).items() if one not in allowed}
+        if others:
+            raise UsageError(
+                f"cannot resume {path}: its config.json names {listed(others)}, and your command does not. If you "
+                "trust what that runs and connects to, give the recipe and settings of the run, or --trust"
+            )
         lock_folder(path, run)
         return run, parse_config(data)
 
@@ -120,7 +131,7 @@ class RunDir:
                 "others out, or start a new run in another folder"
             )
         before = {} if accept else self._about().get("fingerprints", {})
-        now = fingerprints(started) if before else {}
+        now = fingerprints(wanted) if before else {}  # not of what only the old settings name
         others = [name for name in now if before.get(name, now[name]) != now[name]]
         for name in [name for name in others if name.startswith(_SOURCE)]:
             logger.warning("%s changed since the run was started: what follows is trained by the new one", name)

@@ -86,7 +86,7 @@ def _fill(harness: Harness, folder: Path) -> None:
             )
         words = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:"]
         words += ["--python-version", version, "--target", str(folder / f"python{version}")]
-        _run(harness, [sys.executable, "-m", "pip", *words, "--no-compile", *harness.pip])
+        _run(harness, [sys.executable, "-P", "-m", "pip", *words, "--no-compile", *harness.pip])
         subprocess.run([python, "-m", "compileall", "-qq", "-j0", str(folder)])  # it is read-only in machines
 
 

@@ -23,6 +23,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
 from rollenv.core.pictures import Picture, pictures
 from rollenv.core.tools.call_readers import is_mark
+from rollenv.hub import reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -363,9 +364,11 @@ class TokenAgent(Agent):
 def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPrompt | None, Sampling]:
     """Load the prompt format and sampling that were saved with a model."""
     file = Path(path) / AGENT_FILE
-    saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    form = saved.get("prompt")
-    prompt: StepPrompt | ChatPrompt | None = None
-    if form is not None:
-        prompt = ChatPrompt(**form) if "system" in form else StepPrompt(**form)
-    return prompt, Sampling(**{**saved.get("sampling", {}), **sampling})
+    with reading(str(path), f"the form of prompts ({AGENT_FILE})"):
+        saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        form = saved.get("prompt")
+        prompt: StepPrompt | ChatPrompt | None = None
+        if form is not None:
+            prompt = ChatPrompt(**form) if "system" in form else StepPrompt(**form)
+        drawn = saved.get("sampling", {})
+    return prompt, Sampling(**{**drawn, **sampling})

@@ -156,7 +156,7 @@ def _helper(lesson: Lesson, chunks: dict[int, list[DemonstratedTurn]]) -> Iterat
         yield
         return
     # Not multiprocessing, which would import the user's script again.
-    command = [sys.executable, "-c", _HELPER]
+    command = [sys.executable, "-P", "-c", _HELPER]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, **pipes, start_new_session=True) as process:  # type: ignore[call-overload]
         reader = threading.Thread(target=_receive, args=(process, order, chunks), daemon=True)

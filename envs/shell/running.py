@@ -28,23 +28,23 @@ done; true
 #: a server that is still starting, and as long for all answers.
 _ASK = r"""
 import base64, socket, sys, time
-port, whole, ends = int(sys.argv[1]), sys.argv[2] == "whole", time.time() + 3
+port, whole, ends = int(sys.argv[1]), sys.argv[2] == "whole", time.monotonic() + 3
 while True:
     try:
         socket.create_connection(("127.0.0.1", port), 2).close()
         break
     except OSError:
-        if time.time() > ends:
+        if time.monotonic() > ends:
             sys.exit(1)
         time.sleep(0.1)
-ends = time.time() + 6
+ends = time.monotonic() + 6
 for data in map(base64.b64decode, sys.argv[3:]):
     got = b""
     try:
         with socket.create_connection(("127.0.0.1", port), 2) as link:
             link.settimeout(2)
             link.sendall(data)
-            while len(got) < 200000 and time.time() < ends and (piece := link.recv(65536)):
+            while len(got) < 200000 and time.monotonic() < ends and (piece := link.recv(65536)):
                 got += piece
                 if not whole and got.count(b"\n") >= data.count(b"\n"):
                     break

@@ -113,7 +113,7 @@ def load(what: str) -> Package:
 
 
 def _download(requirement: str, folder: Path) -> Path:
-    words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-binary", ":all:", "--no-deps"]
+    words = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-binary", ":all:", "--no-deps"]
     done = subprocess.run([*words, "--dest", str(folder), "--", requirement], capture_output=True, text=True)
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     if done.returncode or not found:

@@ -44,7 +44,7 @@ _SUITES = {
 
 def _suite_specs() -> dict[str, SuiteSpec]:
     """Return rollenv's suites and those of other packages, which may replace one of rollenv's by a larger one."""
-    return _SUITES | load_all("rollenv.suites")
+    return _SUITES | load_all("rollenv.suites", _SUITES)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from rollenv.core.plugins import entry_points
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
 from rollenv.gguf import gguf_of
-from rollenv.hub import check_model
+from rollenv.hub import check_model, reading
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import make_env
@@ -400,11 +400,9 @@ def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
 
     if not how and not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         raise UsageError(f"cannot load a model from {name!r}: {folder} holds no weights (*.safetensors)")
-    try:
+    with reading(str(folder)):
         settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **how)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **how)
-    except Exception as error:  # a broken GGUF file raises anything: struct.error, KeyError
-        raise UsageError(f"cannot load a model from {name!r}: {type(error).__name__}: {error}") from error
     context = getattr(settings.get_text_config(), "max_position_embeddings", None)
     open_eyes(load_eyes(str(folder), tokenizer, settings, {"local_files_only": True}), tokenizer)
     return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer, settings)

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli.common import console, progress_console
+from rollenv.core.trust import TRUST_HELP
 
 WHERE_HELP = (
     "Condition on episodes, such as 'success and turns < 8': names (success, reward, turns, tokens, status, env_id, "
@@ -25,13 +26,14 @@ def command(
         help="own (exact tokens), chat, completions, pairs, verl or atif. Default: as in NAME.chat.jsonl, or own.",
     ),
     split: float = typer.Option(0.0, help="Share of the tasks that is written to NAME.test instead."),
+    trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
     json: bool = typer.Option(False, "--json", help="Print the card as JSON."),
 ) -> None:
     """Write stored episodes as training data: exact tokens for rollenv, or chats and pairs for other trainers."""
     from rollenv.rollout.exports import export
 
     with progress_console.status("reading episodes"):
-        card = export(run, to, where=where, form=form, split=split)
+        card = export(run, to, where=where, form=form, split=split, trust=trust)
     if json:
         console.print_json(json_module.dumps(card))
         return

@@ -21,14 +21,15 @@ def command(
 ) -> None:
     """Install a package of environments from an index of `rollenv publish`.
 
-    The wheel must have the hash that the index names. pip installs it, and what it needs besides rollenv.
+    The wheel must have the hash that the index names, and only modules of its own. pip installs it, and what it needs.
     """
     from rollenv import package_index
 
     package = package_index.find(index, name)
     with tempfile.TemporaryDirectory(prefix="rollenv-install-") as folder:
         wheel = package_index.fetch_wheel(index, package, Path(folder), sha256)
-        done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", str(wheel)])
+        package_index.check_contents(wheel, package)
+        done = subprocess.run([sys.executable, "-P", "-m", "pip", "install", "--quiet", str(wheel)])
     if done.returncode:
         hint = ". Into PIP_TARGET, where pip sees no rollenv, add PIP_NO_DEPS=1" if "PIP_TARGET" in os.environ else ""
         raise RollenvError(f"pip could not install {package.wheel}; its output says why{hint}")

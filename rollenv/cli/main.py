@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,8 +114,17 @@ _COMMANDS = {
     "publish": publish,
     "install": install,
 }
-for _name, _function in [*((name, each.command) for name, each in _COMMANDS.items()), *load_all(GROUP).items()]:
-    app.command(_name)(_prepared(_function))
+for _name, _module in _COMMANDS.items():
+    app.command(_name)(_prepared(_module.command))
+for _name, _function in load_all(GROUP, _COMMANDS).items():
+    try:
+        _alone = typer.Typer()
+        _alone.command(_name)(_prepared(_function))
+        typer.main.get_command(_alone)  # which reads the parameters
+    except Exception as _error:  # typer's have no common base
+        warnings.warn(f"the command {_name} of {GROUP} is left out, as it cannot be read: {_error}", stacklevel=1)
+    else:
+        app.command(_name)(_prepared(_function))
 
 
 @app.callback(invoke_without_command=True)

@@ -50,6 +50,7 @@ def _build(folder: Path, into: Path) -> Path:
         raise UsageError(f"{folder} is no package: it has no pyproject.toml; `rollenv new NAME` writes one")
     command = [
         sys.executable,
+        "-P",
         "-m",
         "pip",
         "wheel",

@@ -16,6 +16,7 @@ from rollenv.cli.common import console, print_tables, progress_console
 from rollenv.cli.export import WHERE_HELP
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
+from rollenv.core.trust import TRUST_HELP
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def command(
     out: Path | None = typer.Option(None, "--out", "-o", help="New folder. Default: regraded-N in the run's."),
     workers: str = typer.Option("2", help=WORKERS_HELP),
     step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds after which an environment hangs."),
+    trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """Compute the rewards of stored episodes again, by today's environments or a function, beside the old ones."""
@@ -41,7 +43,7 @@ def command(
     from rollenv.rollout.regrade import regrade
     from rollenv.trainers.rewards import FunctionReward
 
-    reward = FunctionReward(function_at(grader, "a grader")) if grader else None
+    reward = FunctionReward(function_at(grader, "a grader"), trust=trust) if grader else None
     episodes = stored(run, where)
     first = next(episodes, None)
     if first is None:
@@ -57,7 +59,9 @@ def command(
     bar = Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal)
     with make_workers("inline" if grader else workers) as pool, bar, open(folder / "episodes.jsonl", "w") as file:
         shown = bar.add_task("", total=None)
-        for each in regrade(itertools.chain([first], episodes), pool, reward=reward, step_deadline=step_deadline):
+        for each in regrade(
+            itertools.chain([first], episodes), pool, reward=reward, step_deadline=step_deadline, trust=trust
+        ):
             rows.append(_row(each))
             kinds[each.kind] += 1
             bar.update(shown, description=_counts(kinds))

@@ -11,6 +11,7 @@ from rollenv.cli import completion, train
 from rollenv.cli.common import is_setting
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import UsageError
+from rollenv.core.trust import TRUST_HELP
 
 #: Learning rates unless one is set: of the tiny model, of adapters, of a whole model.
 _TINY_LR, _ADAPTER_LR, _LR = 1e-3, 2e-4, 2e-5
@@ -27,6 +28,7 @@ def command(
     ),
     env: str = typer.Option("", "--env", metavar="ID", help="Environment that evaluations play as the model learns."),
     resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the latest one of this name."),
+    trust: bool = typer.Option(False, "--trust", help="With --resume: " + TRUST_HELP),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(False, "--dry-run", help="Show settings and needs, without starting anything."),
     seeds: int = typer.Option(0, min=0, help="Number of seeds: a run for each, in one folder, with their means."),
@@ -43,6 +45,7 @@ def command(
         [*own, *settings],
         harness="",
         resume=resume,
+        trust=trust,
         accept=accept,
         dry_run=dry_run,
         list_algorithms=False,

@@ -68,7 +68,7 @@ class _Run:
     def start(self, recipe: str, threads: int) -> None:
         """Start or continue the run in a process of its own."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "rollenv", "train", recipe, *self.overrides, f"run_dir={self.folder}"]
+        command = [sys.executable, "-P", "-m", "rollenv", "train", recipe, *self.overrides, f"run_dir={self.folder}"]
         if threads and not any(o.startswith("threads=") for o in self.overrides):
             command.append(f"threads={threads}")
         if (self.folder / "config.json").exists():

@@ -29,6 +29,7 @@ from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.core.proxies import without_proxy
+from rollenv.core.trust import TRUST_HELP, named
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
@@ -61,6 +62,7 @@ def command(
         "", "--harness", help="Existing agent program that plays: pi, mini-swe-agent, codex, ... (sets harness.name)."
     ),
     resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the recipe's latest run."),
+    trust: bool = typer.Option(False, "--trust", help="With --resume: " + TRUST_HELP),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(
         False, "--dry-run", help="Show settings, first prompt and needs, without starting anything."
@@ -112,7 +114,7 @@ def command(
         return
     run: RunDir | None = None
     if resume and not (write_recipe or dry_run):
-        run, config = _resume(recipe, overrides, accept)
+        run, config = _resume(recipe, overrides, accept, trust)
     else:
         config = load_config(recipe, overrides)
     describe_data(config.env.id, config.env.kwargs)
@@ -181,22 +183,24 @@ def _need_player(config: TrainConfig) -> None:
             ) from error
 
 
-def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
+def _resume(recipe: str, overrides: Sequence[str], accept: bool, trust: bool) -> tuple[RunDir, TrainConfig]:
     """Return the run to resume. Repeated settings must be unchanged, except for more iterations."""
-    from rollenv.trainers.config import is_env_id, load_config, with_data, with_settings
+    from rollenv.trainers.config import as_data, is_env_id, load_config, with_data, with_settings
     from rollenv.trainers.run_dir import RunDir, folder_name, latest
 
     env_id, overrides = with_data(recipe, overrides)
+    given = as_data(overrides)
     if not recipe or is_env_id(env_id):  # its recipe need not be chosen again
-        named = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
+        folder = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
     else:
-        named = load_config(recipe, overrides).run_dir
-    if not (recipe or named):
+        config = load_config(recipe, overrides)
+        folder, given = config.run_dir, {"settings": given, **config.model_dump(mode="json")}
+    if not (recipe or folder):
         raise UsageError("name the run to continue by its folder, run_dir=PATH, or by its recipe")
-    path = Path(named) if named else latest(Path("runs"), folder_name(recipe))
+    path = Path(folder) if folder else latest(Path("runs"), folder_name(recipe))
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
-    run, started = RunDir.resume(path)
+    run, started = RunDir.resume(path, None if trust else [env_id, *named(given).values()])
     return run, run.extend(started, with_settings(started, overrides), accept)
 
 
@@ -206,7 +210,9 @@ def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bo
 
     from rollenv.trainers.termination import Terminated
 
-    further = "continue with: " + " ".join(filter(None, ["rollenv train", recipe, f"run_dir={run.path}", "--resume"]))
+    trust = "--trust" if named(config.model_dump(mode="json")) else ""
+    words = ["rollenv train", recipe, f"run_dir={run.path}", "--resume", trust]
+    further = "continue with: " + " ".join(filter(None, words))
     try:
         return _train(config, run)
     except Exception as error:

@@ -65,6 +65,11 @@ class EnvSpec:
         return self.id.partition(":")[0]
 
     @property
+    def is_own(self) -> bool:
+        """True if rollenv registered it, not another package."""
+        return str(self.entry_point).startswith("rollenv.")
+
+    @property
     def missing(self) -> tuple[Need, ...]:
         """The needs that are not met on this machine. A need given as text cannot be checked and counts as missing."""
         return tuple(need for need in self.needs if isinstance(need, str) or not need.here)

@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,24 @@ from rollenv.core.errors import BadEntryPoint, MissingExtra, UsageError
 
 
 @functools.cache
-def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    """Return the entry points of a group by name, such as ``rollenv.protocols``."""
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=group)}
+def entry_points(group: str, own: frozenset[str] = frozenset()) -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the entry points of a group by name, such as ``rollenv.protocols``.
+
+    An entry point of another package with the name of a part of rollenv is reported and left out.
+
+    Args:
+        own: names of rollenv's parts that are no entry points.
+    """
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    every = importlib.metadata.entry_points(group=group)
+    for entry in sorted(every, key=lambda each: each.dist is None or each.dist.name != "rollenv"):
+        if entry.name in own or (entry.name in found and found[entry.name].value != entry.value):
+            whose = entry.dist.name if entry.dist else "a package"
+            taken = f"the name is taken by {found[entry.name].value if entry.name in found else 'rollenv'}"
+            warnings.warn(f"the entry point {entry.name} of {group} in {whose} is left out: {taken}", stacklevel=2)
+        else:
+            found[entry.name] = entry
+    return found
 
 
 def load(group: str, name: str) -> Any:
@@ -40,16 +55,17 @@ def load(group: str, name: str) -> Any:
         return entry.load()
     except MissingExtra:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadEntryPoint(
             f"the entry point {name} = {entry.value!r} of {group} cannot be loaded: {error!r}"
         ) from error
 
 
-def load_all(group: str) -> dict[str, Any]:
-    """Import what all entry points of a group name; a broken one is reported and left out."""
+def load_all(group: str, own: Iterable[str] = ()) -> dict[str, Any]:
+    """Import what all entry points of a group name; a broken one, or one with a name in ``own``, is left out and
+    reported."""
     loaded = {}
-    for name in entry_points(group):
+    for name in entry_points(group, frozenset(own)):
         try:
             loaded[name] = load(group, name)
         except (BadEntryPoint, MissingExtra) as error:

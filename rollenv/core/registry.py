@@ -149,7 +149,19 @@ def spec(env_id: str) -> EnvSpec:
 
 def is_elsewhere(env_id: str) -> bool:
     """Return whether an id names a folder, a server or a package instead of a registration."""
-    return env_id not in ENV_REGISTRY and env_id.partition(":")[0] in (DATA, *entry_points(NAMESPACES))
+    namespace = env_id.partition(":")[0]
+    if env_id in ENV_REGISTRY or env_id.startswith(_SERVED) or namespace == DATA:
+        return env_id not in ENV_REGISTRY
+    entry = entry_points(NAMESPACES).get(namespace)
+    if entry is None or entry.value.startswith("rollenv."):
+        return entry is not None
+    _OWN.load()  # a namespace of rollenv's own ids stays rollenv's
+    taken = any(spec.namespace == namespace for spec in list(ENV_REGISTRY.values()) if spec.is_own)
+    if taken:
+        warnings.warn(
+            f"the entry point {namespace} = {entry.value} is left out: rollenv has that namespace", stacklevel=2
+        )
+    return not taken
 
 
 def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:
@@ -175,7 +187,7 @@ def list_envs(pattern: str = "") -> list[EnvSpec]:
 
 def added_specs() -> dict[str, EnvSpec]:
     """Return the specs of other packages, for :func:`add_specs` in a process that has not imported them."""
-    return {name: s for name, s in ENV_REGISTRY.items() if not str(s.entry_point).startswith("rollenv.")}
+    return {name: s for name, s in ENV_REGISTRY.items() if not s.is_own}
 
 
 def add_specs(specs: Mapping[str, EnvSpec]) -> None:

@@ -12,7 +12,7 @@ from rollenv.core.drawing import Drawing, Picture, draw
 from rollenv.core.env_spec import load_entry_point
 from rollenv.core.errors import RollenvError
 from rollenv.core.pictures import MARK, is_picture_token
-from rollenv.core.registry import spec
+from rollenv.core.registry import is_elsewhere, spec
 from rollenv.report.folders import Run, tokenizer_of
 from rollenv.report.plain import clip, dumps, number, plain
 from rollenv.rollout.records.pictures import PictureFiles
@@ -340,8 +340,8 @@ def shared_start(a: str, b: str) -> int:
 def picture_of(env_id: str) -> Picture | None:
     """Return the picture of an environment; None if it has none or cannot be loaded."""
     try:
-        found = spec(env_id)
-        return getattr(load_entry_point(found.entry_point, env_id), "picture", None)
+        found = None if is_elsewhere(env_id) else spec(env_id)
+        return getattr(load_entry_point(found.entry_point, env_id), "picture", None) if found else None
     except Exception:  # third-party modules raise anything; their episodes are shown as text
         return None
 

@@ -155,7 +155,9 @@ def _tokenizer(file: Path) -> Any:
         from tokenizers import Tokenizer
 
         return Tokenizer.from_file(str(file))
-    except Exception:  # the extra is not installed, or the file is damaged: the page shows numbers instead
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # no extra, or a damaged file, at which tokenizers panics: the page shows numbers instead
         return None
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
 from rollenv.core.errors import RollenvError
+from rollenv.core.trust import named_by_task
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.stored import StoredEpisode
@@ -41,6 +42,7 @@ def regrade(
     *,
     reward: Callable[[Trajectory], Awaitable[float]] | None = None,
     step_deadline: float = 120.0,
+    trust: bool = False,
 ) -> Iterator[Regraded]:
     """Compute the rewards of episodes again, and yield the results in their order.
 
@@ -51,19 +53,20 @@ def regrade(
         workers: where the environments run; only those of processes can interrupt one that hangs.
         reward: judges an episode as it is stored, in place of its environment.
         step_deadline: seconds after which an environment hangs.
+        trust: allow what the tasks name (:mod:`rollenv.core.trust`); otherwise such an episode is not judged.
     """
     rest = iter(episodes)
     limits = Limits(step=step_deadline, max_replays=0, max_backoff=0.0)  # a failure would come again
     with RolloutManager(Replayer(), workers, limits=limits, unhealthy_after=1 << 60) as manager:
         while chunk := list(itertools.islice(rest, _CHUNK)):
-            refused = [_refusal(each.trajectory, by_function=reward is not None) for each in chunk]
+            refused = [_refusal(each.trajectory, reward is not None, trust) for each in chunk]
             judged = [each for each, why in zip(chunk, refused, strict=True) if not why]
             results = iter(_graded(judged, reward) if reward else _replayed(judged, manager))
             for each, why in zip(chunk, refused, strict=True):
                 yield Regraded(each, "unjudged", why) if why else next(results)
 
 
-def _refusal(old: Trajectory, by_function: bool) -> str:
+def _refusal(old: Trajectory, by_function: bool, trust: bool) -> str:
     """Return why an episode cannot be judged again; empty if it can."""
     if not old.turns:
         return "it has no turns"
@@ -77,6 +80,8 @@ def _refusal(old: Trajectory, by_function: bool) -> str:
         return "a gateway's session has no environment: name a function that judges it (--grader)"
     if old.record:
         return "a program played it, and what it did is not stored as actions"
+    if not trust and (names := named_by_task(old.task)):
+        return f"its task names {names}; if you trust it, allow that with --trust"
     return ""
 
 

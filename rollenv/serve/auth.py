@@ -111,6 +111,11 @@ class TokenTable:
                 raise UsageError(f"{file}: [{name}]: {wrong_fields(error)}") from error
         return cls(entries)
 
+    def holds(self, name: str) -> bool:
+        """Return whether a client's token is valid now; what it opened ends with it."""
+        left = self._hashes[name][1].left if name in self._hashes else None
+        return left is None or left > 0
+
     def client(self, authorization: str) -> Client:
         """Return the client of an ``Authorization`` header. All hashes are compared, each in constant time.
 

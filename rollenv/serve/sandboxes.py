@@ -139,6 +139,8 @@ class SandboxManager:
         self.limits, self.limiter, self.counters = limits, limiter, SandboxCounters()
         self.by_name: dict[str, SandboxSession] = {}
         self.draining = False
+        self.holds: Callable[[str], bool] = lambda owner: True
+        """Whether an owner's token is valid; what it opened ends with it."""
         self.queue = FairQueue(_CORES, patience=None)
         self._opening: list[str] = []
         self._pool: Pool | None = None
@@ -329,6 +331,7 @@ class SandboxManager:
                 session
                 for session in self.by_name.values()
                 if not session.alive
+                or not self.holds(session.owner)
                 or (now - session.used > limits.idle and not session.busy)
                 or now - session.opened > limits.total
             ]

@@ -94,6 +94,7 @@ class EnvServer:
         limiter = RateLimiter(settings.sessions.each, self.tokens.quotas)
         self.sessions = SessionManager(workers, settings.sessions, limiter)
         self.sandboxes = SandboxManager(settings.sandboxes, limiter)
+        self.sessions.holds = self.sandboxes.holds = self.tokens.holds
         self.group_reward: GroupReward | None = None
         if settings.group_reward:
             self.group_reward = GroupReward(group_function(settings.group_reward), settings.sessions.step)
@@ -103,7 +104,7 @@ class EnvServer:
         """Routes of host names other than the server's own."""
         self.metrics = ServerMetrics(self.sessions, self.sandboxes)
         self.readiness = ReadinessChecks(self.sessions, self.sandboxes)
-        self.started = time.time()
+        self.started = time.monotonic()
         self.opening: list[Callable[[], None]] = []
         """Called when the server starts."""
         self.closing: list[Callable[[], Awaitable[None]]] = []
@@ -140,7 +141,7 @@ class EnvServer:
         own = {
             "status": "draining" if sessions.draining else "healthy",
             "version": __version__,
-            "uptime": time.time() - self.started,
+            "uptime": time.monotonic() - self.started,
             "sessions": {
                 "open": len(sessions.by_name),
                 "most": sessions.limits.sessions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from rollenv.core.env_spec import EnvSpec
@@ -65,6 +65,8 @@ class SessionManager(SessionContext):
         self.by_name: dict[str, EnvSession] = {}
         self.session_class: type[EnvSession] = EnvSession
         self.draining = False
+        self.holds: Callable[[str], bool] = lambda owner: True
+        """Whether an owner's token is valid; what it opened ends with it."""
         self._reaper: asyncio.Task[None] | None = None
 
     async def open(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> EnvSession:
@@ -192,7 +194,7 @@ class SessionManager(SessionContext):
                 since = now - session.last_call_at
                 alone = min(since, now - session.disconnected_at) if session.disconnected_at else 0.0
                 idle = not session.busy and (since > self.limits.idle or alone > self.limits.gone)
-                if idle or now - session.opened_at > self.limits.total:
+                if idle or not self.holds(session.owner) or now - session.opened_at > self.limits.total:
                     self.counters.expired += 1
                     self.close(session)
 

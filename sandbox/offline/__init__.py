@@ -83,8 +83,9 @@ class Wheels:
         return list(needs)
 
     def _download(self, wanted: list[str]) -> bool:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-        command += ["--only-binary=:all:", "--python-version", self.python, "--dest", str(self.folder), *wanted]
+        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-input", "--only-binary=:all:", "--python-version", self.python]
+        command += ["--dest", str(self.folder), *wanted]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
         except subprocess.TimeoutExpired:
@@ -215,7 +216,7 @@ class Debs:
 
     def _failed(self, name: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
-            return time.time() - (self.folder / f"{name}.failed").stat().st_mtime < _AGAIN
+            return 0 <= time.time() - (self.folder / f"{name}.failed").stat().st_mtime < _AGAIN
         return False
 
     def _download(self, name: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rollenv.core.errors import UsageError
-from rollenv.package_index import CATALOG, check_wheel, read_catalog, read_wheel
+from rollenv.package_index import CATALOG, check_contents, check_wheel, read_catalog, read_wheel
 
 ENV = """
 import rollenv
@@ -200,3 +200,28 @@ def test_what_several_processes_publish_at_once_is_all_there_or_refused(tmp_path
     ended = [process.wait() for process in started]
     assert 0 in ended
     assert len(read_catalog(str(tmp_path / "index"))) == ended.count(0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rollenv/__init__.py",
+        "httpx/__init__.py",
+        "start.pth",
+        "sitecustomize.py",
+        "__pycache__/other.cpython-311.pyc",
+        "../outside.py",
+        "coin_env-1.0.data/data/start.pth",
+        "",
+    ],
+)
+def test_a_wheel_with_more_than_its_own_modules_is_not_installed(tmp_path, name):
+    points = "[rollenv.envs]\ncoin_env = coin_env:register_envs\n"
+    path = wheel(tmp_path, points=points if name else points + "[console_scripts]\nrollenv = coin_env:main\n")
+    if name:
+        with zipfile.ZipFile(path, "a") as file:
+            file.writestr(name, "")
+    with pytest.raises(UsageError, match=name.split("/")[0] or "rollenv"):
+        check_contents(path, read_wheel(path)[0])
+    own = wheel(Path(tmp_path), version="1.1")
+    check_contents(own, read_wheel(own)[0])

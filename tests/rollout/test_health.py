@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from rollenv.rollout.workers.base import EnvFailure, HostedEnv, InlineWorkers
 
 def test_failures_in_a_row_bring_rest_and_a_completed_episode_ends_it(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr("rollenv.rollout.records.health.time.time", lambda: now[0])
+    monkeypatch.setattr("rollenv.rollout.records.health.time.monotonic", lambda: now[0])
     health = Health(max_backoff=100.0)
     for _ in range(3):
         health.failed("e", "w", "raised", "OSError: no")
@@ -36,6 +37,14 @@ def test_failures_in_a_row_bring_rest_and_a_completed_episode_ends_it(monkeypatc
     assert not health.avoids("w")
     assert health.snapshot()["envs"][0]["state"] == "up"
     assert health.snapshot()["envs"][0]["reasons"] == {}
+
+
+def test_a_clock_that_is_set_back_prolongs_no_rest(monkeypatch):
+    health, real = Health(max_backoff=2.0), time.time
+    for _ in range(40):
+        health.failed("e", "w", "raised", "OSError: no")
+    monkeypatch.setattr(time, "time", lambda: real() - 3600)
+    assert health.env("e").backoff <= 2.0
 
 
 @given(st.integers(1, 300))

@@ -14,7 +14,7 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.host import EnvHost
-from rollenv.rollout.workers.pool import PoolWorker, WorkerPool
+from rollenv.rollout.workers.pool import PoolWorker, WorkerPool, WorkersBroken
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -147,3 +147,30 @@ def test_one_that_is_woken_and_cancelled_in_one_tick_passes_its_place_on():
     loop = VirtualLoop()
     loop.run_until_complete(main())
     loop.close()
+
+
+class Stillborn(Here):
+    """A worker that ends before it is ready."""
+
+    def __init__(self, pool, slot):
+        super().__init__(pool, slot)
+        asyncio.get_running_loop().call_soon(self.end, "it was stillborn")
+
+
+def test_workers_of_their_own_that_end_at_once_are_an_error():
+    pool = Pool(["w"], random.Random(0), 1, real=False)
+    started = []
+
+    async def play():
+        with contextlib.closing(pool):
+            await pool.open(Task(ID, 0))  # the pool's own worker is well
+            pool.start_worker = lambda slot: started.append(slot) or Stillborn(pool, slot)
+            for _ in range(100):
+                env = await pool.open(Task(ID, 0), alone=True)
+                with pytest.raises(EnvFailure):
+                    await env.reset()
+                env.close()
+
+    with pytest.raises(WorkersBroken, match="stillborn"), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play())
+    assert len(started) == 5

@@ -282,6 +282,9 @@ def urls(box):
             box.upload_url("öff &+.txt"),
         ):
             assert http.get(wrong).status_code == 401, wrong
+        other = httpx.URL(box.download_url("a:read:b", user="user"))  # what is signed has the same words
+        moved = other.copy_merge_params({"path": "a", "username": "b:read:user"})
+        assert http.get(moved).status_code == 401
         assert http.post(box.upload_url("up"), files={"file": ("up", b"loaded")}).status_code == 200
         assert http.post(url, files={"file": ("up", b"no")}).status_code == 401
         other = url.replace("/files", "/e2b/health")

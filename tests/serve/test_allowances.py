@@ -51,6 +51,8 @@ def test_a_token_expires(tmp_path):
     for name in lines:
         with pytest.raises(NotAllowed, match="expired"):
             known.client(f"Bearer {found[name]}")
+        assert not known.holds(name), "nor does what it opened"
+    assert known.holds("good")
 
 
 @pytest.mark.parametrize(

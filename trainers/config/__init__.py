@@ -1,6 +1,7 @@
 """The configuration of a training run, set by a recipe's TOML file and ``key=value`` on the command line."""
 
 from rollenv.trainers.config.load import (
+    as_data,
     changed_keys,
     is_env_id,
     load_config,
@@ -14,6 +15,7 @@ from rollenv.trainers.config.run import TrainConfig
 
 __all__ = [
     "TrainConfig",
+    "as_data",
     "changed_keys",
     "is_env_id",
     "load_config",

@@ -245,6 +245,13 @@ def _apply(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:
     return [key for _, key, _ in settings]
 
 
+def as_data(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return ``key=value`` settings as nested data."""
+    data: dict[str, Any] = {}
+    _apply(data, overrides)
+    return data
+
+
 def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
     """Return a configuration with ``key=value`` settings applied."""
     data = config.model_dump(mode="json")

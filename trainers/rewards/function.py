@@ -10,6 +10,7 @@ from typing import Any
 from rollenv.core.errors import RollenvError, UsageError, did_you_mean
 from rollenv.core.plugins import at_line
 from rollenv.core.registry import spec
+from rollenv.core.trust import named_by_task
 from rollenv.rollout import validation
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.trainers.rewards.base import last_answer
@@ -33,13 +34,14 @@ class FunctionReward:
             ``answers`` (or ``completions``), ``rows``, ``rewards``, and columns of the rows by name, with ``**columns``
             all. It may be a coroutine function; a plain function blocks the rollout.
         what: its key, for errors.
+        trust: whether the environments of tasks may be made for their rows, whatever they name.
 
     Raises:
         UsageError: the function takes none of these, or has another parameter without a default.
     """
 
-    def __init__(self, function: Callable[..., Any], what: str = "rewards.function"):
-        self.function = function
+    def __init__(self, function: Callable[..., Any], what: str = "rewards.function", trust: bool = True):
+        self.function, self.trust = function, trust
         self.name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', function)}"
         parameters = inspect.signature(function).parameters.values()
         named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
@@ -141,6 +143,8 @@ class FunctionReward:
 
     def _row(self, task: Task) -> Mapping[str, Any]:
         """Return the row that an episode began with: its environment is reset once more."""
+        if not self.trust and (names := named_by_task(task)):
+            raise UsageError(f"the row is not read, as the task names {names}; allow that with --trust")
         key = repr((task.env_id, sorted(task.kwargs.items())))
         if key not in self._envs:
             self._envs[key] = spec(task.env_id).make(**task.kwargs).unwrapped

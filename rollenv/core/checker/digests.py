@@ -81,9 +81,10 @@ class HelperProcess:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._answers, theirs = os.pipe()
-            code = f"from rollenv.core.checker.digests import _serve_calls; _serve_calls({theirs})"
+            path = f"import sys; sys.path[:] = {sys.path!r}; "
+            code = f"{path}from rollenv.core.checker.digests import _serve_calls; _serve_calls({theirs})"
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
+                [sys.executable, "-P", "-c", code],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,  # output of the environment does not matter
                 pass_fds=[theirs],

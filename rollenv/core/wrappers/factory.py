@@ -17,7 +17,7 @@ from rollenv.core.wrappers.observation import ObservationWrapper, Tokenizer
 from rollenv.core.wrappers.tool_env import ToolEnvWrapper
 from rollenv.core.wrappers.tracking import EpisodeTrackingWrapper
 from rollenv.gguf import model_at
-from rollenv.hub import loading
+from rollenv.hub import loading, reading
 
 if TYPE_CHECKING:
     from rollenv.core.env_spec import Wrappers
@@ -103,10 +103,8 @@ def _tokenizer(path: str) -> Tokenizer:
         from transformers import AutoTokenizer
     folder = model_at(path)
     how = loading(folder)
-    try:
+    with reading(folder, "a tokenizer"):
         found: Tokenizer = AutoTokenizer.from_pretrained(folder, **how)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
     return found
 
 

@@ -7,7 +7,9 @@ answer each time. Few-shot examples of a chat are in the token ids, not here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,9 +20,12 @@ from rollenv.core.picture_forms import stored_content
 from rollenv.core.pictures import Picture, picture
 from rollenv.core.registry import spec
 from rollenv.core.tools.calls import find_calls
+from rollenv.core.trust import named_by_task
 from rollenv.rollout.records.stored import StoredEpisode
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.rollout.workers.base import make_env
+
+logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
@@ -83,12 +88,16 @@ def _chat(episode: StoredEpisode) -> Json:
     prompt = episode.run.settings.get("prompt") if episode.run else None
     system = prompt.get("system") if isinstance(prompt, dict) else None
     recorded = any(turn.messages for turn in turns)
-    if not recorded and turns[0].shown is None and {"prefix", "suffix"} & _first_info(episode.trajectory.task).keys():
+    if (
+        not recorded
+        and turns[0].shown is None
+        and {"prefix", "suffix"} & _first_info(episode.trajectory.task, episode.trust).keys()
+    ):
         raise UsageError(
             f"this episode of {episode.trajectory.task.env_id} was stored by a version that did not keep all that its "
             "agent has read: play it again, or export it in the format own"
         )
-    tools = [] if recorded else undescribed_tools(episode.trajectory)
+    tools = [] if recorded else undescribed_tools(episode.trajectory, episode.trust)
     messages: list[Json] = [{"role": "system", "content": system}] if system and not recorded else []
     calls: list[Json] = []
     for number, turn in enumerate(turns):
@@ -141,18 +150,30 @@ def _calls(turn: Turn, number: int, answer: Json, tools: list[Json]) -> list[Jso
     return list(answer["tool_calls"])
 
 
-def undescribed_tools(trajectory: Trajectory) -> list[Json]:
-    """Return the functions that an episode's environment offers beside its text; none if its text describes them."""
+def undescribed_tools(trajectory: Trajectory, trust: bool) -> list[Json]:
+    """Return the functions that an episode's environment offers beside its text; none if its text describes them.
+
+    Args:
+        trust: whether the environment may be built whatever the task names.
+    """
     texts = (turn.raw or turn.text for turn in trajectory.turns)
     if not any(call for text in texts for call in find_calls(text)[0] if not call.problem):
         return []
-    tools = list(_first_info(trajectory.task).get("tools") or ())
+    tools = list(_first_info(trajectory.task, trust).get("tools") or ())
     described = all(tool["function"]["name"] in trajectory.turns[0].observation for tool in tools)
     return [] if described else tools
 
 
-def _first_info(task: Task) -> Json:
-    """Return the ``info`` of the task's first observation; empty if the environment cannot be built here."""
+@functools.cache
+def _warn(names: str) -> None:
+    logger.warning("what a task offers beside its text is left out, as it names %s: allow that with --trust", names)
+
+
+def _first_info(task: Task, trust: bool) -> Json:
+    """Return the ``info`` of the task's first observation; empty if the environment cannot or may not be built here."""
+    if not trust and (names := named_by_task(task)):
+        _warn(names)
+        return {}
     with contextlib.suppress(Exception), contextlib.closing(make_env(spec(task.env_id), task)) as env:
         _, info = env.reset(task.seed, **({"options": task.options} if task.options else {}))
         return {name: value for name, value in info.items() if value}

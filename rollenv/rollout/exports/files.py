@@ -60,7 +60,13 @@ def format_of(to: Path, name: str = "") -> str:
 
 
 def export(
-    source: str | Path, to: str | Path, *, where: str = "complete", form: str = "", split: float = 0.0
+    source: str | Path,
+    to: str | Path,
+    *,
+    where: str = "complete",
+    form: str = "",
+    split: float = 0.0,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Write stored episodes to a new file, without repetitions of a text for a task.
 
@@ -70,6 +76,7 @@ def export(
     Args:
         source: see :func:`~rollenv.rollout.records.stored.stored`.
         form: one of :data:`EXPORTS` or an entry point's; by default see :func:`format_of`.
+        trust: build the environments of tasks, for the functions that they offer, whatever the tasks name.
 
     Returns:
         The card, which is also written beside the file as ``FILE.card.json`` and ``FILE.card.md``.
@@ -90,7 +97,7 @@ def export(
 
     def chosen(side: str) -> Iterator[StoredEpisode]:
         for episode in stored(source, where):
-            episode = replace(episode, trajectory=own_view(episode.trajectory))
+            episode = replace(episode, trajectory=own_view(episode.trajectory), trust=trust)
             if _side(episode.trajectory.task, split) == side:
                 card.add(episode)
                 yield episode

@@ -51,7 +51,7 @@ class HealthRecord:
     """Time of the first of ``reasons``, in seconds since 1970."""
     max_backoff: float = 10.0
     resting_until: float = 0.0
-    """End of the quarantine, in seconds since 1970. After more than three failures in a row, each quarantine is twice
+    """End of the quarantine, on the monotonic clock. After more than three failures in a row, each quarantine is twice
     as long as the last, however many attempts fail during it."""
     rests: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -70,9 +70,9 @@ class HealthRecord:
 
     def failure(self, kind: str, text: str) -> None:
         """Record a failed operation. A lost worker adds nothing to the streak, because its cause is unknown."""
-        now = time.time()
+        now = time.monotonic()  # the time of day may be set back
         if not self.reasons:
-            self.failing_since = now
+            self.failing_since = time.time()
         self.counts[kind] += 1
         self.reasons[text[:200]] += 1
         if kind != "lost":
@@ -107,7 +107,7 @@ class HealthRecord:
     @property
     def backoff(self) -> float:
         """Seconds to wait before the next attempt."""
-        return max(0.0, self.resting_until - time.time())
+        return max(0.0, self.resting_until - time.monotonic())
 
     def _state(self) -> str:
         if self.backoff:

@@ -33,6 +33,8 @@ class StoredEpisode:
     """The folder's settings; None for a file."""
     session: GatewaySession | None = None
     """The gateway's session that it was converted from."""
+    trust: bool = False
+    """What its task names may be run and connected to (:mod:`rollenv.core.trust`)."""
 
 
 def stored_episodes(path: str | Path, where: str = "") -> Iterator[Trajectory]:

@@ -51,7 +51,7 @@ class PoolWorker(ABC):
     def __init__(self, pool: WorkerPool, slot: PoolSlot):
         self.pool, self.slot, self.name = pool, slot, slot.name
         self.load = self.stuck = 0
-        self.ready = False
+        self.ready = self.used = False
         self.death = ""
         """Reason of its end; empty while it runs."""
         self.ended = False
@@ -89,7 +89,6 @@ class PoolWorker(ABC):
         self.last_message = self.last_seen = self.pool.time()
         if not self.ready and not self.death:
             self.ready = True
-            self.slot.failures = 0
             self._resolve_up()
             self.slot.tried = True
             self.pool.on_change()
@@ -132,6 +131,7 @@ class PoolWorker(ABC):
         if self.death:
             done(self.lost(number))
             return
+        self.used = True
         request = next(self._requests)
         self._open[request] = number, done
         try:
@@ -245,6 +245,8 @@ class WorkerPool(Supervisor[PoolSlot]):
         super().__init__([PoolSlot(name) for name in names])
         self.numbers = itertools.count(1)
         self._alone: set[PoolSlot] = set()
+        self._failed_alone, self._last_alone = 0, ""
+        """Workers for one environment that ended before they were ready, in a row, and why the last did."""
 
     def start_worker(self, slot: PoolSlot) -> PoolWorker:
         """Start a worker; returns before it is ready."""
@@ -312,7 +314,7 @@ class WorkerPool(Supervisor[PoolSlot]):
             worker.end("an environment hung in it")
 
     def on_death(self, worker: PoolWorker) -> None:
-        """Replace a dead worker, with a growing delay if it died before it was ready."""
+        """Replace a dead worker, with a growing delay if it died before it was ready or used."""
         slot = worker.slot
         slot.losses, slot.last_error = slot.losses + 1, worker.death
         if worker in slot.retired:
@@ -320,7 +322,10 @@ class WorkerPool(Supervisor[PoolSlot]):
         if slot.worker is not worker:
             return
         slot.worker = None
-        slot.failures = 0 if worker.ready else slot.failures + 1
+        slot.failures = 0 if worker.ready and worker.used else slot.failures + 1
+        if slot.alone:
+            self._failed_alone = 0 if worker.ready else self._failed_alone + 1
+            self._last_alone = worker.death
         self._alone.discard(slot)
         if self._loop is None or slot.alone:
             self.wake()
@@ -341,13 +346,9 @@ class WorkerPool(Supervisor[PoolSlot]):
 
     def _choose(self, avoid: Avoid) -> PoolWorker | None:
         """Return the least loaded worker with room; one to avoid only if there is no other."""
-        if all(slot.failures >= _START_ATTEMPTS for slot in self.slots):
-            raise WorkersBroken(
-                f"no worker starts: each ended {_START_ATTEMPTS} times, {self.slots[0].last_error} the last. What "
-                "they wrote is on standard error. A script that starts worker processes does so below "
-                '`if __name__ == "__main__":`'
-            )
         workers = [slot.worker for slot in self.slots if slot.worker and slot.worker.ready and not slot.worker.death]
+        if not workers and all(slot.failures >= _START_ATTEMPTS for slot in self.slots):
+            raise _broken(self.slots[0].last_error)
         room = [worker for worker in workers if worker.load < self.envs_per_worker]
         chosen = min(room, key=lambda worker: (avoid(worker.name), worker.load), default=None)
         if chosen is not None:
@@ -356,6 +357,9 @@ class WorkerPool(Supervisor[PoolSlot]):
 
     def _start_alone(self) -> PoolWorker | None:
         """Start a worker for one environment; return None if there are too many of them."""
+        if self._failed_alone >= _START_ATTEMPTS:
+            self._failed_alone -= 1  # the next caller may try once
+            raise _broken(self._last_alone)
         if len(self._alone) >= len(self.slots):
             return None
         slot = PoolSlot(f"alone-{next(self.numbers)}", alone=True)
@@ -376,6 +380,13 @@ class WorkerPool(Supervisor[PoolSlot]):
                     worker.end(f"it was silent for {silent:.1f} s", env_fault=True)
                 elif not worker.death:
                     worker.ping()
+
+
+def _broken(last: str) -> WorkersBroken:
+    return WorkersBroken(
+        f"no worker starts: {_START_ATTEMPTS} in a row ended at once, the last because {last}. What they wrote is on "
+        'standard error. A script that starts worker processes does so below `if __name__ == "__main__":`'
+    )
 
 
 class PooledEnv:

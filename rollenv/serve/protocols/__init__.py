@@ -20,7 +20,7 @@ _OWN = ("gem", "openenv", "e2b", "mcp")
 
 def protocols() -> tuple[str, ...]:
     """Return the names of all protocols, for the command line."""
-    return (*_OWN, *sorted(entry_points(GROUP)), "page")
+    return (*_OWN, *sorted(entry_points(GROUP, frozenset((*_OWN, "page")))), "page")
 
 
 def routes_of(name: str) -> Callable[..., list[Any]]:

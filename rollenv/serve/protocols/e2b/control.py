@@ -319,7 +319,7 @@ class _Control:
         }
 
     def _end(self, session: SandboxSession) -> float:
-        last = session.started + self.sandboxes.limits.total
+        last = time.time() + session.opened + self.sandboxes.limits.total - time.monotonic()
         return min(session.sandbox.sync.expires_at or last, last)
 
     def _matches(self, session: SandboxSession, params: _Query) -> bool:

@@ -149,6 +149,8 @@ class E2BService:
                 audit("refused", "nobody", path=request.url.path, why="another sandbox's key")
                 raise NotAllowed("this is not the key of the sandbox")
             owner = named.owner
+            if not self.server.tokens.holds(owner):
+                raise NotAllowed("the token that opened the sandbox has expired")
             self.server.count_request(request, owner)
         else:
             owner = self.client(request).name
@@ -163,6 +165,8 @@ class E2BService:
         path, user, ends = (params.get(name, "") for name in ("path", "username", "signature_expiration"))
         if ends and not (ends.isascii() and ends.isdecimal() and int(ends[:15]) > time.time()):
             raise NotAllowed("the time of the signed URL is over")
+        if ":" in user:  # it separates what is signed
+            raise NotAllowed("a user's name has no colon")
         operation = "read" if request.scope["method"] == "GET" else "write"
         for name in self.sandboxes.by_name:
             key = self.key_of(name)
