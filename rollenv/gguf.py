@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rollenv.cache import cached
+from rollenv.core.cache import cached
 from rollenv.core.errors import MissingExtra, UsageError, did_you_mean
 from rollenv.core.needs import Package, extra
 from rollenv.hub import reading

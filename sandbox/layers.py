@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from rollenv.core.cache import cache_folder
 from rollenv.sandbox.inside.files import OPAQUE, PAX_OPAQUE
 
 #: Prefix of an incomplete folder's name, and the minimum age in seconds for its removal.
@@ -27,7 +28,7 @@ _CACHES, _UNUSED = ("layers", "roots"), 30 * 86400.0
 
 def store() -> Path:
     """Return the folder of layers and unpacked roots: ``$ROLLENV_CACHE/machines``, else below ``~/.cache/rollenv``."""
-    root = Path(os.environ.get("ROLLENV_CACHE") or "~/.cache/rollenv").expanduser() / "machines"
+    root = cache_folder() / "machines"
     root.mkdir(parents=True, exist_ok=True)
     root.chmod(0o700)  # a file in it may be set-user-id, and it comes from untrusted code
     return root

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rollenv.cache import cached
+from rollenv.core.cache import cached
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.gguf import IN_WHEELS, gguf_of, model_at
 from rollenv.rollout.fingerprints import model_fingerprint

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rollenv.agents.harness.records import Harness, filled
-from rollenv.cache import cache_folder, cached
+from rollenv.core.cache import cache_folder, cached
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.sandbox.machine import PATH
 

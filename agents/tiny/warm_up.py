@@ -27,7 +27,7 @@ from rollenv.agents.tiny.demonstrations import Chat, DemonstratedTurn, Lesson, d
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.muon import Muon
 from rollenv.agents.tiny.settings import TinySize, WarmUp
-from rollenv.cache import cached
+from rollenv.core.cache import cached
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec

@@ -12,7 +12,6 @@ import gzip
 import importlib
 import io
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ import numpy as np
 
 from rollenv import hub
 from rollenv.core.errors import HubUnreachable, MissingData, NotOnHub, RollenvError, UsageError, did_you_mean
-from rollenv.core.needs import DataFiles, require_extra
+from rollenv.core.needs import DataFiles, data_root, require_extra
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -166,8 +165,7 @@ def folder_of(name: str) -> Path | None:
 
 
 def _root() -> Path | None:
-    value = os.environ.get("ROLLENV_DATA")
-    return Path(value) if value else None
+    return Path(root) if (root := data_root()) else None
 
 
 def _find(known: DataSet, split: str) -> list[tuple[Path, LocalFile]]:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rollenv.cache import cached
+from rollenv.core.cache import cached
 from rollenv.core.errors import UsageError
 from rollenv.envs.webshop.files import ShopFiles, products
 from rollenv.envs.webshop.product import Product

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from rollenv.cache import cached
+from rollenv.core.cache import cached
 from rollenv.core.errors import UsageError
 from rollenv.envs.webshop.catalogue import FORMAT, write_catalogue
 from rollenv.envs.webshop.product import Product

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from rollenv.cache import cached
+from rollenv.core.cache import cached
 from rollenv.core.errors import MissingData
 from rollenv.core.needs import data_root
 from rollenv.envs.webshop.catalogue import Products, build_catalogue

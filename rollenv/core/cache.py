@@ -17,8 +17,27 @@ _ABANDONED = 86_400.0
 
 
 def cache_folder() -> Path:
-    """Return ``$ROLLENV_CACHE``, or ``~/.cache/rollenv``."""
-    return Path(os.environ.get("ROLLENV_CACHE") or "~/.cache/rollenv").expanduser()
+    """Return ``$ROLLENV_CACHE``, or ``~/.cache/rollenv``; where no home can be written, one of this user's in /tmp.
+
+    Raises:
+        UsageError: the one in /tmp is another user's.
+    """
+    named = os.environ.get("ROLLENV_CACHE")
+    folder = Path(os.path.expanduser(named or "~/.cache/rollenv"))
+    if named or _can_be_made(folder):
+        return folder
+    folder = Path(tempfile.gettempdir(), f"rollenv-cache-{os.geteuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if about.st_uid != os.geteuid() or about.st_mode & 0o077:
+        raise UsageError(f"{folder} is open to other users; set ROLLENV_CACHE to a folder of yours")
+    return folder
+
+
+def _can_be_made(folder: Path) -> bool:
+    """Return whether a folder is there to write in, or can be made; of a home that is not known (``~``) never."""
+    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    return folder.is_absolute() and there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
 def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
