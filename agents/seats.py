@@ -163,9 +163,9 @@ class SeatsSession(Session):
             if not deadline.expired():
                 raise
         if deadline.expired():  # it may have ignored its cancellation
-            raise SeatFailed(seat, f"{self.who(seat)} did not answer within {self.seats.seconds:g} s")
+            raise self.failure(seat, f"did not answer within {self.seats.seconds:g} s")
         if not first and not (isinstance(action, Action) and isinstance(action.text, str)):
-            raise SeatFailed(seat, f"{self.who(seat)}: an answer must be an Action with a text, not {action!r:.60}")
+            raise self.failure(seat, f"gave no Action with a text, but {action!r:.60}")
         if first or self.names[seat] in _LEARN:
             return action
         version = self.seats.version or 0  # an action may not claim other weights than the learner's
@@ -194,7 +194,11 @@ class SeatsSession(Session):
         if ends or (first and on_purpose):
             return error
         what = "" if isinstance(error, RollenvError) else f"{type(error).__name__}: "
-        return SeatFailed(seat, f"{self.who(seat)} failed: {what}{error}")
+        return self.failure(seat, f"failed: {what}{error}")
+
+    def failure(self, seat: int, what: str) -> SeatFailed:
+        """Return a player's failure. Many in a row end the rollout, unless all are equal, which none may end."""
+        return SeatFailed(seat, f"{self.who(seat)} {what}", "completed" if self.seats.equal else "agent_failed")
 
     def next_prompt(self, observation: str, info: dict[str, Any]) -> tuple[int, ...]:
         if info.get("player") != self.seat:

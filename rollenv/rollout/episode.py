@@ -293,7 +293,7 @@ class Episode:
                 if not (isinstance(session, SeatsSession) and _caused_by_call(error)):
                     raise
                 seat = before.info["player"]
-                failure = SeatFailed(seat, f"the move of {session.who(seat)} makes it fail: {error}", "failed")
+                failure = session.failure(seat, f"makes the environment fail by its move: {error}")
                 result = EnvResult("", 0.0, info={"players": players})
             new = turns_of(before, action, result)
             if result.info.get("players") != players:
