@@ -122,7 +122,7 @@ class Episode:
     failures: Counter[str] = field(default_factory=Counter)
     players: int = 1
     forfeit_returns: Sequence[float] = Env.forfeit_returns
-    thought: Counter[int] = field(default_factory=Counter)
+    thought: dict[int, float] = field(default_factory=dict)
     """The seconds that each player of a game has taken."""
     phase: str = "waiting"
     alone: bool = False
@@ -162,7 +162,7 @@ class Episode:
             if self.watchdog.expired == "episode" and not self.cancelled():
                 why = f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}"
                 slowest = max(self.thought, key=self.thought.__getitem__, default=0)
-                if self.thought[slowest] > (self.clock() - started) / 2:
+                if self.thought.get(slowest, 0.0) > (self.clock() - started) / 2:
                     self._forfeit(slowest, f"{why}, and most of the time was of seat {slowest}", "agent_failed")
                 else:
                     self._fail("episode", why)
@@ -220,7 +220,7 @@ class Episode:
                 seed = seed * 1_000_003 + trajectory.member
                 session: Session
                 if players := result.info.get("players"):
-                    self.players, self.thought = players, Counter()
+                    self.players, self.thought = players, dict.fromkeys(range(players), 0.0)
                     self.forfeit_returns = result.info.get("forfeit", self.forfeit_returns)
                     seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent], rotate=True)
                     session = table = seats.deal(self, seed, players, task.seed, result.info.get("roles", ()))

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rollenv.agents.base import Action, Agent, NothingToSay, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, EnvHandle, NothingToSay, Session
 from rollenv.core.errors import RollenvError
 from rollenv.core.trust import named_by_task
 from rollenv.rollout.episode import Limits

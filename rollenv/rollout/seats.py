@@ -49,7 +49,7 @@ def forfeiter(game: Trajectory) -> int | None:
 
 
 def score_of(game: Trajectory, seat: int) -> float:
-    """Return 1 if a player won, 0.5 for a draw, else 0: by the returns, whatever they are, unless somebody forfeited."""
+    """Return 1 if a player won, 0.5 for a draw, else 0: by the returns, unless somebody forfeited."""
     if (loser := forfeiter(game)) is not None:
         return float(seat != loser)
     returns = [math.fsum(each) for each in zip(*(turn.rewards for turn in game.turns), strict=True)]
