@@ -234,7 +234,10 @@ def rest(body: Mapping[str, Any], *read: str) -> dict[str, Any]:
 def unheard(settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of settings that would have changed an answer."""
     for name, value in settings.items():
-        neutral = value in (False, 0, "auto", "default", "none", "disabled", "text") and name not in ("seed", "truncation")
+        neutral = value in (False, 0, "auto", "default", "none", "disabled", "text") and name not in (
+            "seed",
+            "truncation",
+        )
         if name == "parallel_tool_calls":
             neutral = value is not False
         elif isinstance(value, dict):

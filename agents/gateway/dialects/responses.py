@@ -194,7 +194,8 @@ def _tools(of: dict[str, Any], where: str, namespace: str = "") -> Iterator[dict
 
 def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
-    cut = answer.finish == "length"
+    cut, wanted = answer.finish == "length", dict(request.more.get("response_format", {"type": "text"}))
+    wanted |= wanted.pop("json_schema", {})
     state = "incomplete" if cut else "completed"
     output: list[dict[str, Any]] = []
     if answer.reasoning:
@@ -223,10 +224,10 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         "metadata": {},
         "model": request.model,
         "output": [{"status": state, **item} for item in output],
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": request.more.get("parallel_tool_calls", True),
         "previous_response_id": f"resp_{request.previous}" if request.previous else None,
         "temperature": request.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": wanted},  # clients parse by it
         "tool_choice": "auto",
         "tools": [],
         "top_p": request.top_p,

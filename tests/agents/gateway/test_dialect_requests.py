@@ -263,6 +263,9 @@ def test_what_an_endpoint_may_know_is_read_and_the_rest_named(path):
         assert request.more["seed"] == 1
     else:
         assert (request.more["reasoning_effort"], request.more["parallel_tool_calls"]) == ("low", False)
+    if path == "responses":
+        answered = DIALECTS[path].whole(ModelAnswer("{}"), request)
+        assert answered["text"] == WISHES[path]["text"]  # clients parse by it
     named = {"responses": ["truncation"], "messages": ["context_management"], "gemini": ["safetySettings"]}
     assert [*request.ignored] == named.get(path, [])
 
