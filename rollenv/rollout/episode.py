@@ -20,7 +20,7 @@ from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
 from rollenv.rollout.group_runner import Cancellable
 from rollenv.rollout.records.health import Health, HealthRecord
-from rollenv.rollout.seats import who_filled
+from rollenv.rollout.seats import forfeit, most_tokens, take_seat, who_filled
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
 from rollenv.rollout.watchdog import Deadline, DeadlinePassed, StrayError, Watchdog
@@ -189,20 +189,8 @@ class Episode:
         self.outcome = outcome
 
     def _forfeit(self, player: int, why: str, outcome: str) -> None:
-        """End a game by a player's failure: its return is at most ``Env.forfeit_returns[0]``, that of others at least
-        ``[1]``."""
-        trajectory, (lost, won) = self.trajectory, self.forfeit_returns
-        rewards = []
-        for seat in range(self.players):
-            held = sum(turn.rewards[seat] for turn in trajectory.turns)
-            rewards.append(min(0.0, lost - held) if seat == player else max(0.0, won - held))
-        turn = Turn((), (), (), rewards[player], "", "", finish="forfeit", valid=False)
-        _take_seat([turn], player, rewards, trajectory.seat)
-        trajectory.turns.append(turn)
-        trajectory.status, trajectory.error, self.outcome = "terminated", f"forfeited: {why}", outcome
-        trajectory.metrics["forfeits"] = 1.0
-        trajectory.record["success"] = [seat != player for seat in range(self.players)]
-        trajectory.success = trajectory.seat != player
+        forfeit(self.trajectory, player, self.players, self.forfeit_returns, why)
+        self.outcome = outcome
 
     def _is_intended(self, error: BaseException) -> bool:
         """Return whether a BaseException comes from the user or the rollout and so ends more than this episode."""
@@ -272,13 +260,11 @@ class Episode:
         while not (result.terminated or result.truncated):
             is_spent = limits.turns is not None and len(turns) >= limits.turns
             if limits.tokens is not None:
-                sampled = Counter({trajectory.seat: 0})
-                for turn in turns:
-                    sampled[turn.player] += len(turn.response_ids)
+                sampled = sum(len(turn.response_ids) for turn in turns)
                 counted = self.trajectory.metrics.get("completion_tokens", 0)
-                if max(sampled.total(), counted) >= limits.tokens:
+                if max(sampled, counted) >= limits.tokens:
                     if isinstance(session, SeatsSession):  # else a player could talk until it cannot lose any more
-                        wordy = sampled.most_common(1)[0][0]
+                        wordy = most_tokens(turns, trajectory.seat)
                         why = f"of the game's {limits.tokens} tokens, {session.who(wordy)} has used the most"
                         raise SeatFailed(wordy, why, "completed")
                     is_spent = True
@@ -299,7 +285,7 @@ class Episode:
             if result.info.get("players") != players:
                 raise EnvFailure("wrong", f"{self.env_id}: the number of players changed in the episode")
             if players:
-                _take_seat(new, before.info["player"], result.info.get("rewards", [0.0] * players), trajectory.seat)
+                take_seat(new, before.info["player"], result.info.get("rewards", [0.0] * players), trajectory.seat)
             turns += new
             if failure is not None:
                 raise failure
@@ -579,16 +565,6 @@ def turns_of(before: EnvResult, action: Action, after: EnvResult) -> list[Turn]:
     between = EnvResult("", 0.0)
     *first, last = action.calls
     return [*(turn_of(between, call, between) for call in first), turn_of(before, last, after)]
-
-
-def _take_seat(turns: list[Turn], player: int, rewards: list[float], seat: int) -> None:
-    """Mark the turns of a player's action, with the rewards of all players and, in ``reward``, of one seat."""
-    for turn in turns:
-        turn.player = player
-    last = turns[-1]
-    gained = [*rewards]
-    gained[player] = last.reward  # with the reward that the action itself may have
-    last.rewards, last.reward = tuple(gained), gained[seat]
 
 
 def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:

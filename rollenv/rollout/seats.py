@@ -43,6 +43,35 @@ def from_seat(trajectory: Trajectory, seat: int) -> Trajectory | None:
     return view
 
 
+def take_seat(turns: list[Turn], player: int, rewards: list[float], seat: int) -> None:
+    """Mark the turns of a player's action, with the rewards of all players and, in ``reward``, of one seat."""
+    for turn in turns:
+        turn.player = player
+    last = turns[-1]
+    gained = [*rewards]
+    gained[player] = last.reward  # with the reward that the action itself may have
+    last.rewards, last.reward = tuple(gained), gained[seat]
+
+
+def forfeit(game: Trajectory, player: int, players: int, returns: Sequence[float], why: str) -> None:
+    """End a game by a player's failure.
+
+    Args:
+        returns: what this player has at most, and each other one at least.
+    """
+    rewards = []
+    for seat in range(players):
+        held = sum(turn.rewards[seat] for turn in game.turns)
+        rewards.append(min(0.0, returns[0] - held) if seat == player else max(0.0, returns[1] - held))
+    turn = Turn((), (), (), rewards[player], "", "", finish="forfeit", valid=False)
+    take_seat([turn], player, rewards, game.seat)
+    game.turns.append(turn)
+    game.status, game.error = "terminated", f"forfeited: {why}"
+    game.metrics["forfeits"] = 1.0
+    game.record["success"] = [seat != player for seat in range(players)]
+    game.success = game.seat != player
+
+
 def forfeiter(game: Trajectory) -> int | None:
     """Return the player who forfeited a game, by a move against the rules or a failure."""
     return game.turns[-1].player if game.turns and game.metrics.get("forfeits") else None
@@ -57,6 +86,14 @@ def score_of(game: Trajectory, seat: int) -> float:
     if not returns or math.isclose(returns[seat], best, rel_tol=1e-9, abs_tol=1e-9):
         return 0.5
     return float(returns[seat] > best)
+
+
+def most_tokens(turns: Sequence[Turn], first: int) -> int:
+    """Return the player with the most tokens; without any, the one whose endpoint counts them."""
+    sampled = Counter({first: 0})
+    for turn in turns:
+        sampled[turn.player] += len(turn.response_ids)
+    return sampled.most_common(1)[0][0]
 
 
 def who_filled(turns: Sequence[Turn], player: int, observation: str) -> int:
