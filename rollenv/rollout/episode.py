@@ -122,8 +122,7 @@ class Episode:
     failures: Counter[str] = field(default_factory=Counter)
     players: int = 1
     forfeit_returns: Sequence[float] = Env.forfeit_returns
-    thought: dict[int, float] = field(default_factory=dict)
-    """The seconds that each player of a game has taken."""
+    thought: dict[int, float] = field(default_factory=dict)  # seconds of each player of a game
     phase: str = "waiting"
     alone: bool = False
     """True if the episode needs a worker of its own."""
@@ -162,10 +161,9 @@ class Episode:
             if self.watchdog.expired == "episode" and not self.cancelled():
                 why = f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}"
                 slowest = max(self.thought, key=self.thought.__getitem__, default=0)
+                self._fail("episode", why)
                 if self.thought.get(slowest, 0.0) > (self.clock() - started) / 2:
-                    self._forfeit(slowest, f"{why}, and most of the time was of seat {slowest}", "agent_failed")
-                else:
-                    self._fail("episode", why)
+                    self._forfeit(slowest, f"{why}, most of it with seat {slowest}", "agent_failed")
             elif isinstance(error, Exception) or self._is_intended(error):
                 if isinstance(error, asyncio.CancelledError):
                     self.trajectory.status = self.outcome = "cancelled"
@@ -189,8 +187,8 @@ class Episode:
         self.outcome = outcome
 
     def _forfeit(self, player: int, why: str, outcome: str) -> None:
-        forfeit(self.trajectory, player, self.players, self.forfeit_returns, why)
         self.outcome = outcome
+        forfeit(self.trajectory, player, self.players, self.forfeit_returns, why)
 
     def _is_intended(self, error: BaseException) -> bool:
         """Return whether a BaseException comes from the user or the rollout and so ends more than this episode."""
@@ -262,12 +260,11 @@ class Episode:
             if limits.tokens is not None:
                 sampled = sum(len(turn.response_ids) for turn in turns)
                 counted = self.trajectory.metrics.get("completion_tokens", 0)
-                if max(sampled, counted) >= limits.tokens:
-                    if isinstance(session, SeatsSession):  # else a player could talk until it cannot lose any more
-                        wordy = most_tokens(turns, trajectory.seat)
-                        why = f"of the game's {limits.tokens} tokens, {session.who(wordy)} has used the most"
-                        raise SeatFailed(wordy, why, "completed")
-                    is_spent = True
+                is_spent = is_spent or max(sampled, counted) >= limits.tokens
+                if max(sampled, counted) >= limits.tokens and isinstance(session, SeatsSession):
+                    wordy = most_tokens(turns, trajectory.seat)  # who could talk until nothing can be lost any more
+                    why = f"of the game's {limits.tokens} tokens, {session.who(wordy)} has used the most"
+                    raise SeatFailed(wordy, why, "completed")
             action = None if is_spent else await self._answer(session, result)
             if action is None:
                 result.truncated = True
@@ -278,8 +275,7 @@ class Episode:
             except EnvFailure as error:
                 if not (isinstance(session, SeatsSession) and _caused_by_call(error)):
                     raise
-                seat = before.info["player"]
-                failure = session.failure(seat, f"makes the environment fail by its move: {error}")
+                failure = session.failure(before.info["player"], f"makes the environment fail by its move: {error}")
                 result = EnvResult("", 0.0, info={"players": players})
             new = turns_of(before, action, result)
             if result.info.get("players") != players:
@@ -332,28 +328,22 @@ class Episode:
                 raise self._blame(session, result, error) from error
             if isinstance(error, ContextFull):
                 return None
-            raise self._answer_error(error) from error
+            raise self._classify_agent_error("act()", error) from error
         finally:
-            took = self.clock() - began
-            self.trajectory.agent_seconds += took
+            self.trajectory.agent_seconds += self.clock() - began
             if "players" in result.info:
-                self.thought[result.info["player"]] += took
-
-    def _answer_error(self, error: BaseException) -> BaseException:
-        if isinstance(error, DeadlinePassed):
-            return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
-        return self._classify_agent_error("act()", error)
+                self.thought[result.info["player"]] += self.clock() - began
 
     def _blame(self, table: SeatsSession, result: EnvResult, error: BaseException) -> BaseException:
         """Return the error of an answer in a game, with the player who caused it."""
         player = result.info["player"]
         if isinstance(error, ContextFull):
             filled = who_filled(self.trajectory.turns, player, result.observation)
-            text = f"the context of {table.who(player)} is full, mostly by {table.who(filled)}: {error}"
-            return SeatFailed(filled, text, "completed")
+            who = f"{table.who(player)} is full, mostly by {table.who(filled)}"
+            return SeatFailed(filled, f"the context of {who}: {error}", "completed")
         if isinstance(error, _Lost) or (isinstance(error, EnvFailure) and not _caused_by_call(error)):
             return error
-        return table.blame(player, self._answer_error(error))
+        return table.blame(player, self._classify_agent_error("act()", error))
 
     async def _await_answer(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         """Await the agent or the reward function until its deadline, even if it ignores its cancellation."""
@@ -376,6 +366,8 @@ class Episode:
 
     def _classify_agent_error(self, what: str, error: BaseException) -> BaseException:
         """Convert an exception of the agent to AgentFailed, unless it ends the rollout or the episode."""
+        if isinstance(error, DeadlinePassed):
+            return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
         if isinstance(error, StrayError):
             return AgentFailed(f"the agent's {what} raised {error}")
         if isinstance(error, BadValue):

@@ -66,7 +66,7 @@ def forfeit(game: Trajectory, player: int, players: int, returns: Sequence[float
     turn = Turn((), (), (), rewards[player], "", "", finish="forfeit", valid=False)
     take_seat([turn], player, rewards, game.seat)
     game.turns.append(turn)
-    game.status, game.error = "terminated", f"forfeited: {why}"
+    game.status, game.failure, game.error = "terminated", "", f"forfeited: {why}"
     game.metrics["forfeits"] = 1.0
     game.record["success"] = [seat != player for seat in range(players)]
     game.success = game.seat != player
