@@ -61,7 +61,11 @@ class EndpointRefused(AgentFailed):
 
 
 class ContextFull(RollenvError):
-    """The next prompt no longer fits the model's context. Ends the trajectory as truncated."""
+    """The next prompt no longer fits the model's context. Ends the trajectory as truncated, and forfeits a game."""
+
+
+class NothingToSay(ContextFull):
+    """The agent has no further action, as a replay at its end. Ends the trajectory as truncated, of a game too."""
 
 
 class EnvHandle(Protocol):

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHandle, Session, member
+from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session, member
+from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.core.errors import RollenvError, UsageError
 
 #: Keys of an info that speak of all players; an agent gets only what is its own.
-_OF_ALL = ("rewards", "observations", "success")
+_OF_ALL = ("rewards", "observations", "success", "forfeit")
 
 #: Names of agents that are trained.
 _LEARN = ("learner", "rival")
+
+
+class SeatFailed(AgentFailed):
+    """A player's failure, by which it forfeits the game.
+
+    Args:
+        seat: the player.
+        outcome: the end of the episode in the health records: "agent_failed", "failed" or "completed".
+    """
+
+    def __init__(self, seat: int, text: str, outcome: str = "agent_failed"):
+        super().__init__(text)
+        self.seat, self.outcome = seat, outcome
 
 
 class Seats(Agent):
@@ -28,8 +42,8 @@ class Seats(Agent):
         names: names of the agents in records. Only the tokens of those called "learner" and "rival" are kept, to be
             trained on.
         rotate: move all agents by a number of seats that depends on the task's seed, so that each plays all roles.
-        seconds: deadline of an answer of all agents but the first, which then fails the episode.
-        equal: whether this holds for the first agent, too, and what it raises fails the episode as with the others.
+        seconds: deadline of an answer of all agents but the first; who misses it forfeits.
+        equal: whether this holds for the first agent, too, which then cannot end the rollout either.
     """
 
     def __init__(
@@ -71,7 +85,7 @@ class Seats(Agent):
         return self.agents[0].start(env, seed)
 
     def deal(self, env: EnvHandle, seed: int, players: int, group: int, roles: Sequence[str] = ()) -> SeatsSession:
-        """Start the sessions of an episode.
+        """Seat the agents of an episode, whose sessions :meth:`SeatsSession.sit` starts.
 
         Args:
             roles: names of the seats' roles, which the record gets.
@@ -90,7 +104,6 @@ class _SeatEnv:
     def __init__(self, env: EnvHandle, seconds: float):
         self._env, self.seconds = env, seconds
         self.deadline: asyncio.Timeout | None = None
-        self.error: BaseException | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
@@ -101,9 +114,6 @@ class _SeatEnv:
             self.deadline.reschedule(None)
         try:
             return await self._env.call(method, *args)
-        except BaseException as error:
-            self.error = error
-            raise
         finally:
             if self.deadline:
                 self.deadline.reschedule(asyncio.get_running_loop().time() + self.seconds)
@@ -119,37 +129,43 @@ class SeatsSession(Session):
     def __init__(
         self, seats: Seats, env: EnvHandle, seed: int, row: Sequence[int], group: int, roles: Sequence[str] = ()
     ):
-        self.seats, self.row, self.seat = seats, list(row), list(row).index(0)
+        self.seats, self.row, self.seat, self.seed = seats, list(row), list(row).index(0), seed
         self.names = [seats.names[number] for number in row]
         self.roles = list(roles)
         self.sessions: list[Session] = []
         self.envs = [_SeatEnv(env, seats.seconds) for _ in row]
-        for seat, number in enumerate(row):
-            agent: Any = seats.agents[number]
+        self.agents: list[Any] = [seats.agents[number] for number in row]
+        for seat, agent in enumerate(self.agents):
             if hasattr(agent, "draw"):  # one of several players, the same for all members of a group
-                agent, self.names[seat] = agent.draw(group)
-            # Streams differ by seat; the first agent has that of an episode which it plays alone.
-            try:
-                with self._faults(seat):
-                    self.sessions.append(agent.start(self.envs[seat], seed + (seat - self.seat) % len(row) * 100_003))
-            except BaseException:
-                self.close()
-                raise
-        self.replayable = all(member(session, Session, "replayable") for session in self.sessions)  # type: ignore[misc]
+                self.agents[seat], self.names[seat] = agent.draw(group)
+
+    @property
+    def replayable(self) -> bool:  # type: ignore[override]
+        """True if this holds for all sessions."""
+        return all(member(session, Session, "replayable") for session in self.sessions)
+
+    def sit(self, seat: int) -> None:
+        """Start the session of the next seat."""
+        # Streams differ by seat; the first agent has that of an episode which it plays alone.
+        seed = self.seed + (seat - self.seat) % len(self.row) * 100_003
+        self.sessions.append(self.agents[seat].start(self.envs[seat], seed))
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Return the action of the player whose turn it is."""
         seat = info["player"]
         own = {key: value for key, value in info.items() if key not in _OF_ALL}
         first = self.row[seat] == 0 and not self.seats.equal
-        with self._faults(seat):
+        try:
             async with asyncio.timeout(None if first else self.seats.seconds) as deadline:
                 self.envs[seat].deadline = None if first else deadline
                 action: Action = await self.sessions[seat].act(observation, own)
-            if deadline.expired():  # it ignored its cancellation
-                raise TimeoutError
-            if not first and not (isinstance(action, Action) and isinstance(action.text, str)):
-                raise TypeError(f"an answer must be an Action with a text, not {action!r:.60}")
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+        if deadline.expired():  # it may have ignored its cancellation
+            raise self.failure(seat, f"did not answer within {self.seats.seconds:g} s")
+        if not first and not (isinstance(action, Action) and isinstance(action.text, str)):
+            raise self.failure(seat, f"gave no Action with a text, but {action!r:.60}")
         if first or self.names[seat] in _LEARN:
             return action
         version = self.seats.version or 0  # an action may not claim other weights than the learner's
@@ -162,26 +178,27 @@ class SeatsSession(Session):
             prompt=action.prompt,
         )
 
-    @contextlib.contextmanager
-    def _faults(self, seat: int) -> Iterator[None]:
-        """Make what an opponent raises a failure of the episode: neither a loss of its own nor the end of the rollout.
+    def who(self, seat: int) -> str:
+        """Return words for a player."""
+        return f"seat {seat} ({self.names[seat]})"
 
-        The first agent's faults are the episode's to tell, unless all are equal.
+    def blame(self, seat: int, error: BaseException) -> BaseException:
+        """Return what a player's error means: that it forfeits, unless the error ends the rollout.
+
+        A lost engine does. So does what the first agent raises on purpose, such as a wrong setting or a spent budget,
+        unless all are equal.
         """
-        who = f"seat {seat} ({self.names[seat]})"
-        try:
-            yield
-        except Exception as error:
-            if (self.row[seat] == 0 and not self.seats.equal) or error is self.envs[seat].error:
-                raise
-            if isinstance(error, ContextFull):
-                raise AgentFailed(f"{who}: the context is full: {error}") from error
-            if isinstance(error, RollenvError):
-                raise AgentFailed(f"{who}: {error}") from error
-            deadline = self.envs[seat].deadline
-            if isinstance(error, TimeoutError) and deadline and deadline.expired():
-                raise AgentFailed(f"{who} did not answer within {self.seats.seconds:g} s") from None
-            raise AgentFailed(f"{who} raised {type(error).__name__}: {error}") from error
+        first = self.row[seat] == 0 and not self.seats.equal
+        on_purpose = isinstance(error, RollenvError) and not isinstance(error, AgentFailed | EngineFailed)
+        ends = not isinstance(error, Exception) or isinstance(error, SeatFailed | EngineLost)
+        if ends or (first and on_purpose):
+            return error
+        what = "" if isinstance(error, RollenvError) else f"{type(error).__name__}: "
+        return self.failure(seat, f"failed: {what}{error}")
+
+    def failure(self, seat: int, what: str) -> SeatFailed:
+        """Return a player's failure. Many in a row end the rollout, unless all are equal, which none may end."""
+        return SeatFailed(seat, f"{self.who(seat)} {what}", "completed" if self.seats.equal else "agent_failed")
 
     def next_prompt(self, observation: str, info: dict[str, Any]) -> tuple[int, ...]:
         if info.get("player") != self.seat:
@@ -192,7 +209,8 @@ class SeatsSession(Session):
     def record(self) -> dict[str, Any]:
         """Return the record of the first agent's session, with each seat's agent (``seats``) and role (``roles``)."""
         roles = {"roles": self.roles} if self.roles else {}
-        return {**member(self.sessions[self.seat], Session, "record")(), "seats": self.names, **roles}
+        own = member(self.sessions[self.seat], Session, "record")() if self.seat < len(self.sessions) else {}
+        return {**own, "seats": self.names, **roles}
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # all of them, even if one raises

@@ -15,7 +15,7 @@ from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.seats import Seats
 from rollenv.core.env_spec import Wrappers
-from rollenv.rollout.seats import by_seat
+from rollenv.rollout.seats import by_seat, score_of
 from rollenv.rollout.types import Group
 from rollenv.trainers import checkpoint
 from rollenv.trainers.batches import weights_for_player
@@ -90,7 +90,7 @@ class PastSelves(Agent):
             for name in trajectory.record.get("seats", ()):
                 kind, _, at = name.partition(":")
                 if kind == "past":
-                    won = 0.5 + 0.5 * ((trajectory.reward > 0) - (trajectory.reward < 0))
+                    won = score_of(trajectory, trajectory.seat)
                     wins, games = wins + won, games + 1
                     if (counts := self.games.get(int(at))) is not None:
                         counts[0], counts[1] = counts[0] + won, counts[1] + 1

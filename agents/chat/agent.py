@@ -52,6 +52,8 @@ class ChatAgent(Agent):
             ``--logprobs-mode processed_logprobs``.
         requests_per_minute: maximum number of requests in any 60 seconds; None for no limit.
         tokens_per_minute: maximum number of tokens of prompts and answers in any 60 seconds; None for no limit.
+        names: names of settings at the endpoint, such as ``{"max_tokens": "max_completion_tokens"}``; those with an
+            empty name are not sent.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class ChatAgent(Agent):
         tokens_per_minute: float | None = None,
         prices: Prices | None = None,
         budget: Budget | None = None,
+        names: Mapping[str, str] | None = None,
     ):
         if reserved := sorted(set(_RESERVED) & set(extra_body or ())):
             raise UsageError(f"extra_body may not set {reserved[0]!r}; the other arguments set it")
@@ -92,6 +95,7 @@ class ChatAgent(Agent):
             tokens_per_minute=tokens_per_minute,
             prices=prices,
             budget=budget,
+            names=names,
         )
         self.prompt, self.seeded, self.token_ids, self.cut_thoughts = prompt, seeded, token_ids, cut_thoughts
         #: Set once an answer has closed a thought that it did not open; truncated answers are then thoughts.

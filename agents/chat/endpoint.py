@@ -16,7 +16,7 @@ import httpx
 
 from rollenv.agents.base import AgentFailed, ContextFull, EndpointRefused
 from rollenv.agents.chat.limits import EndpointRateLimiter, Window
-from rollenv.agents.chat.refusals import context_full, requested_wait, words
+from rollenv.agents.chat.refusals import context_full, requested_wait, unknown_setting, words
 from rollenv.agents.chat.replies import (
     BadReply,
     ChatReply,
@@ -136,6 +136,14 @@ class _Transient(Exception):
         self.kind, self.after, self.limit = kind, after, limit
 
 
+class _Unknown(Exception):
+    """A refusal of a setting, which may be sent by another name, or left out if that is empty."""
+
+    def __init__(self, key: str, other: str, text: str):
+        super().__init__(text)
+        self.key, self.other = key, other
+
+
 @dataclass
 class _Bound:
     """The objects that belong to one event loop."""
@@ -159,6 +167,8 @@ class Endpoint:
         requests_per_minute: maximum number of requests in any 60 seconds; None for no limit.
         tokens_per_minute: maximum number of tokens of prompts and answers in any 60 seconds, estimated before a request
             and corrected after it.
+        names: names of settings at the endpoint; those with an empty name are not sent. It learns from refusals that
+            ``max_tokens`` is called ``max_completion_tokens``, or which of :data:`SPARED` are not known.
     """
 
     def __init__(
@@ -172,6 +182,7 @@ class Endpoint:
         tokens_per_minute: float | None = None,
         prices: Prices | None = None,
         budget: Budget | None = None,
+        names: Mapping[str, str] | None = None,
     ):
         checked_url(base_url)
         if api_key and not (api_key.isascii() and api_key.isprintable()):
@@ -184,6 +195,7 @@ class Endpoint:
         self.url = base_url.rstrip("/") + "/chat/completions"
         self.patience, self.concurrency, self.prices = patience or Patience(), concurrency, prices or Prices()
         self.totals, self.budget = Totals(), budget or Budget()
+        self.names = dict(names or {})
         self._key = api_key
         self._windows = [Window(n) if n else None for n in (requests_per_minute, tokens_per_minute)]
         self._bound: _Bound | None = None
@@ -201,9 +213,16 @@ class Endpoint:
         started, failures, limits, limited_since = time.monotonic(), 0, 0, 0.0
         while True:
             try:
-                return await self._attempt(bound, body)
+                sent = self._named(body)
+                return await self._attempt(bound, sent)
             except _Transient as failure:
                 problem = failure
+            except _Unknown as refusal:
+                self._learn(refusal)
+                if self._named(body) != sent:
+                    continue
+                self.totals.failures += 1
+                raise EndpointRefused(str(refusal)) from refusal
             except RollenvError:
                 self.totals.failures += 1
                 raise
@@ -237,6 +256,19 @@ class Endpoint:
             "Check that the server is up; if it is overloaded, lower concurrency or set "
             "requests_per_minute"
         )
+
+    def _named(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a body with the endpoint's names of settings."""
+        return {name: value for key, value in body.items() if (name := self.names.get(key, key))}
+
+    def _learn(self, refusal: _Unknown) -> None:
+        """Remember that a setting has another name, or is not known; say it once."""
+        name = refusal.other
+        if self.names.get(refusal.key) == name:
+            return  # a request that was sent before
+        self.names[refusal.key] = name
+        way = f"sends {name} instead" if name else "leaves it out"
+        logger.warning("%s; from now on rollenv %s (--send-as %s=%s)", refusal, way, refusal.key, name)
 
     def _wait(self, attempt: int) -> float:
         """Return the seconds to wait after an attempt."""
@@ -303,6 +335,8 @@ class Endpoint:
         if 300 <= status < 400:
             where = headers.get("location", "nowhere")
             return UsageError(f"{problem}. The endpoint redirects to {where}; set base_url accordingly")
+        if status in (400, 422) and (unknown := unknown_setting(everything, body)):
+            return _Unknown(*unknown, problem)
         if status in (200, 400, 413, 422) or status >= 500:
             limit = body.get("max_completion_tokens") or body.get("max_tokens")
             longest_answer = limit if isinstance(limit, int) else None

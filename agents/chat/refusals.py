@@ -92,6 +92,35 @@ def context_full(text: str, longest_answer: int | None = None) -> bool:
     return bool(limited and amount and re.search(_PROMPT, text)) or bool(_PROMPT_TOO_LONG.search(text))
 
 
+#: Settings that are left out once an endpoint does not know them: answers are of the same kind without them.
+SPARED = (
+    *("seed", "top_k", "user", "metadata", "store", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+    *("service_tier", "stream_options"),
+)
+_UNKNOWN = re.compile(
+    r"extra[_ ](inputs?|fields?|forbidden|param)|not (permitted|allowed|supported|compatible|recogni[sz]ed|known)"
+    r"|un(supported|known|recogni[sz]ed|expected)|cannot (be used|find)|do(es)?( not|n.?t) (support|exist|accept)"
+    r"|no longer|deprecated|invalid (field|param|argument)|additional properties",
+)
+
+
+def unknown_setting(text: str, body: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the setting that a refusal does not know, with its name at the endpoint, or "" to leave it out.
+
+    Args:
+        text: texts of the refusal.
+        body: the refused request.
+    """
+    text = text.lower()
+    if "max_tokens" in body and "max_completion_tokens" in text and re.search(r"\bmax_tokens\b", text):
+        return "max_tokens", "max_completion_tokens"
+    if not _UNKNOWN.search(text):
+        return None
+    limits = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+    named = [key for key in (*limits, *SPARED) if key in body and re.search(rf"\b{key}\b", text)]
+    return (named[0], limits.get(named[0], "")) if named else None
+
+
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT = r"(ms|milli\w*|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])"
 _PART = rf"(\d+(?:\.\d+)?)\s*{_UNIT}"

@@ -101,7 +101,7 @@ class Sampling:
     """
 
     temperature: float = 1.0
-    """Sampling temperature; 0 is greedy."""
+    """Sampling temperature; 0 is greedy, and so is anything below 1e-5, by which no logits can be divided."""
     max_new_tokens: int = 64
     top_p: float = 1.0
     """Nucleus sampling: the likeliest tokens with this total probability."""
@@ -121,6 +121,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
+        if isinstance(self.temperature, int | float) and 0 < self.temperature < 1e-5:
+            object.__setattr__(self, "temperature", 0.0)
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         for name, kinds in (("temperature", (int, float)), ("max_new_tokens", int), ("top_k", int)):
             if not isinstance(getattr(self, name), kinds):

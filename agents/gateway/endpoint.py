@@ -69,11 +69,19 @@ class Upstream:
         """Estimate the number of prompt tokens, as four bytes each."""
         return len(json.dumps(self._body(request)).encode()) // 4
 
+    def ignores(self, request: ModelRequest) -> list[str]:
+        """Return the names of settings that the endpoint is not asked for."""
+        return [*request.ignored, *(["logprobs"] if request.include_tokens else [])]
+
     def release(self, session: GatewaySession) -> None:
         """Do nothing."""
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        tools = [{"type": "function", "function": tool["function"]} for tool in request.tools]
+        strict = ({"strict": tool["strict"]} if "strict" in tool else {} for tool in request.tools)
+        tools = [
+            {"type": "function", "function": {**tool["function"], **more}}
+            for tool, more in zip(request.tools, strict, strict=True)
+        ]
         choice: Any = request.tool_choice
         if choice not in ("auto", "none", "required"):
             choice = {"type": "function", "function": {"name": choice}}
@@ -86,4 +94,5 @@ class Upstream:
             "top_p": request.top_p,
         }
         body = {"model": self.name or request.model, "messages": [as_openai(message) for message in request.messages]}
-        return body | {key: value for key, value in settings.items() if value is not None} | self.body
+        given = {key: value for key, value in settings.items() if value is not None}
+        return body | dict(request.more) | given | self.body

@@ -54,8 +54,8 @@ class ModelRequest:
     model: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
     """Functions in the form ``{"type": "function", "function": {"name", "description", "parameters"}}``, with the
-    additional keys ``namespace``, and ``form`` for calls in a form of their own ("custom", "local_shell"). Tools that a
-    server would run (web search) are left out."""
+    additional keys ``namespace``, ``strict``, and ``form`` for calls in a form of their own ("custom", "local_shell").
+    Tools that a server would run (web search) are left out."""
     tool_choice: str = "auto"
     """"auto", "none", "required", or the name of a function."""
     stop: tuple[str, ...] = ()
@@ -67,6 +67,10 @@ class ModelRequest:
     """Whether a stream ends with the usage (in chat completions, ``stream_options.include_usage``)."""
     include_tokens: bool = False
     """Chat completions with ``return_token_ids`` or ``logprobs``: the answer has token ids and log-probabilities."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further settings, by their names in chat completions, for an endpoint that may know them."""
+    ignored: tuple[str, ...] = ()
+    """Names of settings that cannot be passed on to any model."""
     previous: str = ""
     """Id of the answer whose chat precedes ``messages`` (``previous_response_id``)."""
 
@@ -127,11 +131,21 @@ class GatewayError(RollenvError):
     Args:
         kind: one of :data:`ERRORS`; "overflow" is a prompt that leaves no room for an answer.
         maximum: size of the context in tokens, for "overflow"; 0 if unknown.
+        details: further data for Anthropic's clients.
     """
 
-    def __init__(self, kind: str, message: str, *, param: str | None = None, tokens: int = 0, maximum: int = 0):
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        param: str | None = None,
+        tokens: int = 0,
+        maximum: int = 0,
+        details: Mapping[str, Any] | None = None,
+    ):
         super().__init__(message)
-        self.kind, self.param, self.tokens, self.maximum = kind, param, tokens, maximum
+        self.kind, self.param, self.tokens, self.maximum, self.details = kind, param, tokens, maximum, details
         self.status = ERRORS[kind]
 
 

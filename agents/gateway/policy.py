@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rollenv.agents.engines.base import Engine, Response, Sampling
+from rollenv.agents.gateway.dialects.fields import unheard
 from rollenv.agents.gateway.messages import Finish, FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
 from rollenv.agents.gateway.session import GatewaySession, SampledAnswer
 from rollenv.agents.gateway.tree import CallNode, Ids, Position
@@ -122,6 +123,13 @@ class PolicyModel:
     def count(self, session: GatewaySession, position: Position, request: ModelRequest) -> int:
         """Count the tokens of a request's prompt."""
         return len(self._chat(session, position, request).prompt())
+
+    def ignores(self, request: ModelRequest) -> list[str]:
+        """Return the names of settings that the policy does not follow."""
+        drawn = {} if self.client_sampling else {"temperature": request.temperature, "top_p": request.top_p}
+        unused = [name for name, value in drawn.items() if value is not None]
+        strict = ["tools.strict"] if any(tool.get("strict") for tool in request.tools) else []
+        return [*request.ignored, *unheard(request.more), *strict, *unused]
 
     def release(self, session: GatewaySession) -> None:
         """Release a finished session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import json
@@ -25,6 +26,7 @@ with extra("serve", "A gateway"):
     from starlette.requests import Request as Http
     from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
+    from starlette.types import Send
 
 #: Seconds before a response starts without its answer, and between keepalives from then on. Two frameworks time out
 #: after 30 seconds of silence.
@@ -33,6 +35,8 @@ PATIENCE, PULSE = 15.0, 10.0
 BODY = 60.0
 #: Maximum bytes of a body for each token of the model's context; larger bodies do not fit and delay other requests.
 _BYTES = 64
+#: The header of an answer that names the settings of its request that had no effect.
+IGNORED = "x-rollenv-ignored"
 #: The status if the client has disconnected.
 _GONE = 499
 
@@ -43,6 +47,15 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
     async def list_models(http: Http) -> Response:
         return JSONResponse(models(filter(None, [gateway.model.name])))
 
+    async def show_model(http: Http) -> Response:
+        name = http.path_params["model"]
+        for model in models(filter(None, [gateway.model.name]))["data"]:
+            if model["id"] == name:
+                return JSONResponse(model)
+        missing = GatewayError("not_found", f"there is no model {name!r}; the model here is {gateway.model.name!r}")
+        dialect = DIALECTS["messages" if "anthropic-version" in http.headers else "chat/completions"]
+        return JSONResponse(dialect.error(missing), 404)
+
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
         for path, dialect in OF_PATHS.items():
@@ -50,6 +63,7 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
         counts = _endpoint(gateway, DIALECTS["messages"], _count)
         routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
         routes.append(Route(f"{prefix}/models", list_models, methods=["GET"]))
+        routes.append(Route(f"{prefix}/models/{{model:path}}", show_model, methods=["GET"]))
         for verb, work in (("generateContent", _answer), ("streamGenerateContent", _answer), ("countTokens", _count)):
             path = f"{prefix}/{{version}}/models/{{model}}:{verb}"
             routes.append(Route(path, _endpoint(gateway, DIALECTS["gemini"], work), methods=["POST"]))
@@ -156,6 +170,8 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
     body = await _body(http, session)
     idempotency = http.headers.get("idempotency-key", "")
     key = hashlib.sha256(f"{http.url.path} {idempotency} ".encode() + body).hexdigest()
+    if refusal := session.late_refusals.pop(key, None):
+        raise refusal
     if not session.repeats(key):
         session.check_caps("calls")  # before parsing, which takes time
     request = _read(body, session, dialect)
@@ -172,22 +188,28 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
     finally:
         disconnected = disconnect.done()
         disconnect.cancel()
-    media = "text/event-stream" if request.stream else "application/json"
+    headers = {"content-type": "text/event-stream" if request.stream else "application/json"}
+    if ignored := session.model.ignores(request):
+        headers[IGNORED] = ", ".join(ignored).encode("ascii", "replace").decode()[:1000]
     if disconnected:
         call.cancel()
         await asyncio.wait((call,))
         return Response(status_code=_GONE)
     if not call.done():
-        return StreamingResponse(_slowly(call, session, dialect, request), media_type=media)
+        return _Late(_slowly(call, session, dialect, request, key), headers=headers)
     node = call.result()
     session.sent(node)
-    return Response(b"".join(_pieces(dialect, session, node, request)), media_type=media)
+    return Response(b"".join(_pieces(dialect, session, node, request)), headers=headers)
 
 
 async def _slowly(
-    call: asyncio.Task[CallNode], session: GatewaySession, dialect: Dialect, request: ModelRequest
+    call: asyncio.Task[CallNode], session: GatewaySession, dialect: Dialect, request: ModelRequest, key: str
 ) -> AsyncIterator[bytes]:
-    """Yield keepalives (white space in JSON), then the answer or an error. The status is already 200."""
+    """Yield keepalives (white space in JSON), then the answer or an error. The status is already 200.
+
+    Raises:
+        GatewayError: the call failed and is not a stream, which has no place for an error.
+    """
     try:
         while not call.done():
             yield dialect.keepalive if request.stream else b" "
@@ -197,9 +219,23 @@ async def _slowly(
         for piece in _pieces(dialect, session, node, request):
             yield piece
     except GatewayError as error:
-        yield dialect.error_event(error) if request.stream else json.dumps(dialect.error(error)).encode()
+        if request.stream:
+            yield dialect.error_event(error)
+            return
+        if dialect.status(error) < 500 and len(session.late_refusals) < session.caps.waiting:
+            session.late_refusals[key] = error
+        raise
     finally:
         call.cancel()
+
+
+class _Late(StreamingResponse):
+    """An answer whose status was sent before it was known. If the call fails, the connection ends in the middle of the
+    body: clients then raise, and most send the call again, which gets the reason."""
+
+    async def stream_response(self, send: Send) -> None:
+        with contextlib.suppress(GatewayError):
+            await super().stream_response(send)
 
 
 def _pieces(dialect: Dialect, session: GatewaySession, node: CallNode, request: ModelRequest) -> Iterable[bytes]:

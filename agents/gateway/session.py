@@ -94,6 +94,10 @@ class Model(Protocol):
         """Count the tokens of a request's prompt."""
         ...
 
+    def ignores(self, request: ModelRequest) -> list[str]:
+        """Return the names of the request's settings that have no effect."""
+        ...
+
     def release(self, session: GatewaySession) -> None:
         """Release a finished session."""
         ...
@@ -173,6 +177,10 @@ class GatewaySession:
         """The latest answer to each request, by its key."""
         self._images: dict[str, str | Picture] = {}
         """The images in the record, by their hashes."""
+        self.late_refusals: dict[str, GatewayError] = {}
+        """Refusals that came too late to be told, by the key of the request; a retry gets them at once."""
+        self._unanswered: Counter[str] = Counter()
+        """Numbers of calls without an answer, by key, "" if unread. Their retries do not get answers of equal calls."""
         self._record, self._on_finish = record, on_finish
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -205,21 +213,33 @@ class GatewaySession:
             self.counts["refused_ended"] += 1
             raise ended_error()
         known, pending = self._known.get(key), self._pending.get(key)
+        unanswered = key if self._unanswered[key] else ""
+        if retry and self._unanswered[unanswered]:
+            self._unanswered[unanswered] -= 1
+            known = pending = None
         if key and retry and pending is not None:
             self.counts["coalesced"] += 1
             return await self._wait(key, pending)
         if key and known is not None and (retry or not known.delivered):
             self.counts["sent_again"] += 1
             return known
-        self._known.pop(key, None)  # later retries are of this call, even if it is refused
+        self._known.pop(key, None)  # later retries are of this call
         self.check_caps("calls")
         if len(self._pending) >= self.caps.parallel + self.caps.waiting:
+            self._note_unanswered(key)
             raise self.refuse_crowded()
         self.counts["calls"] += 1
         self._loop = asyncio.get_running_loop()
         pending = _Pending(asyncio.ensure_future(self._answer(request, key)))
+        pending.task.add_done_callback(
+            lambda done: self._note_unanswered(key) if done.cancelled() or done.exception() else None
+        )
         self._pending[key if key and key not in self._pending else secrets.token_hex(16)] = pending
         return await self._wait(key, pending)
+
+    def _note_unanswered(self, key: str) -> None:
+        if key in self._unanswered or len(self._unanswered) < self.caps.calls:
+            self._unanswered[key] += 1
 
     def repeats(self, key: str) -> bool:
         """Return whether a request was received before."""
@@ -239,6 +259,7 @@ class GatewaySession:
     def forget_delivered(self) -> None:
         """Forget answers that clients have received, as a call is refused unread and its retry may equal theirs."""
         self._known = {key: node for key, node in self._known.items() if not node.delivered}
+        self._note_unanswered("")
 
     def refuse_crowded(self) -> GatewayError:
         """Count a call that is refused because too many others wait, and return its error."""
@@ -361,6 +382,8 @@ class GatewaySession:
             raise UsageError(f"the session has no call {call!r}")
         self._note({"event": "reward", "node": node.number, "value": value})
         node.reward = (node.reward or 0.0) + value
+        if self.over:
+            self._on_finish(self)
 
     @property
     def total_reward(self) -> float | None:
@@ -378,7 +401,7 @@ class GatewaySession:
         elif first:
             self._end()
         self._note({"event": "finish", "reward": self.reward})
-        if first:
+        if first or reward is not None:
             self._on_finish(self)
 
     def _end(self) -> None:

@@ -25,7 +25,7 @@ class GatewaySessions:
 
     def __init__(self, model: Any, *, url: str, record: str | Path | None, caps: Caps | None, seed: int):
         self.on_finish: Callable[[GatewaySession], None] = lambda session: None
-        """Called with each session that is finished."""
+        """Called with each session that is finished, and again with every reward that it gets later."""
         self.model: Model = model if hasattr(model, "draw") else PolicyModel(model)
         self._url, self.caps, self.seed = url.rstrip("/"), caps or Caps(), seed
         self.sessions: dict[str, GatewaySession] = {}

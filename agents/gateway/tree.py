@@ -32,7 +32,8 @@ MATCHES = ("exact", "reasoning_lost", "trimmed", "by_id")
 #: An assistant's message that matches no answer: from another model, or rewritten by the client.
 UNKNOWN = "unknown"
 
-#: "main": the agent's own line. "subagent": another line with tools, or any other line if none has tools.
+#: "main": the agent's own line. "subagent": another line with tools that works for others: it has the tools of the main
+#: one, a call asked it, or its answer comes back; or any other line if none has tools.
 #: "compaction": a summary with which a line continues. "aside": a title, a probe. "superseded": requested again, and
 #: continued from the later answer. "cancelled": never delivered.
 Kind = Literal["main", "subagent", "compaction", "aside", "superseded", "cancelled"]
@@ -363,7 +364,8 @@ def kinds(tree: CallTree) -> list[Kind]:
     Lines begin at nodes without a parent. A line that contains the long answer of an earlier call without tools is the
     same line after a compaction, and that call is its summary. A line that begins with the same messages as an earlier
     one is that one with an edited history. Of the others, the first with tools is the main line (without any tools in
-    the session, the longest); later ones with tools (or any, then) are sub-agents, those without are asides.
+    the session, the longest); later ones with tools (or any, then) are sub-agents, those without are asides. So are
+    those with tools of their own that no other line asks or hears, such as a manager of memories.
     """
     nodes = tree.nodes
     root = [0] * len(nodes)
@@ -389,6 +391,9 @@ def kinds(tree: CallTree) -> list[Kind]:
     main = next(iter(heads), None)
     if not any_tools:
         main = max(heads, key=lambda r: (sizes[r], -r), default=None)
+    lines = [line[root[node.number]] for node in nodes]
+    works = {h for h in heads if not any_tools or nodes[h].tools == nodes[main or 0].tools} | {main}
+    works |= {h for h in set(heads) - works if _works_for_others(h, nodes, lines)}
     children = Counter(node.parent for node in nodes)
     result: list[Kind] = []
     for node in nodes:
@@ -402,8 +407,44 @@ def kinds(tree: CallTree) -> list[Kind]:
         elif head == main:
             result.append("main")
         else:
-            result.append("subagent" if sizes[head] else "aside")
+            result.append("subagent" if sizes[head] and head in works else "aside")
     return result
+
+
+def _works_for_others(head: int, nodes: Sequence[CallNode], heads: Sequence[int]) -> bool:
+    """Return whether a line (its nodes' ``heads`` are equal to ``head``) is asked by another line, or answers it."""
+    own = [node for node in nodes if heads[node.number] == head]
+    others = [node for node in nodes if heads[node.number] != head]
+    asked = {message.text.strip() for node in own if node.parent is None for message in node.context} - {""}
+    known = {call.id for node in others for call in node.answer.calls}
+    if any(message.call_id in known for node in own for message in node.context):
+        return True
+    for node in others:
+        if node.number < own[0].number and any(_asks(call, asked) for call in node.answer.calls):
+            return True
+    said = {node.answer.text.strip() for node in own} - {""}
+    heard = [message.text for node in others if node.number > own[0].number for message in node.context]
+    return any(_is_part(text, other.strip()) for text in said for other in heard)
+
+
+def _is_part(a: str, b: str) -> bool:
+    """Return whether two texts are equal or, if the shorter one is long, it is in the other."""
+    short, long = sorted((a, b), key=len)
+    return bool(short) and (a == b or (len(short) >= _LONG and short in long))
+
+
+def _asks(call: FunctionCall, asked: Iterable[str]) -> bool:
+    """Return whether an argument of a call is one of these texts or, if one is long, part of the other."""
+    try:
+        level = [json.loads(call.arguments)]
+    except (ValueError, RecursionError):
+        level = [call.arguments]
+    for value in level:  # grows
+        if isinstance(value, dict | list):
+            level += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, str) and any(_is_part(value.strip(), text) for text in asked):
+            return True
+    return False
 
 
 def _summary_in(root: CallNode, nodes: Sequence[CallNode]) -> CallNode | None:

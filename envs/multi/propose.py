@@ -31,6 +31,8 @@ class Propose(Env):
         answers: lowest and highest answer of a task; None for any.
     """
 
+    forfeit_returns = (-1.0, 0.0)
+
     def __init__(
         self,
         solvers: int = 4,

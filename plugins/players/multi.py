@@ -58,6 +58,7 @@ class NimTable(MultiTable):
     """
 
     game: Nim
+    forfeit_returns = (-0.1, 1.0)
     picture = staticmethod(pictures.nim)
 
     def __init__(self, players: int = 2, num_piles: int = 3, max_pile: int = 7, max_take: int | None = 3):

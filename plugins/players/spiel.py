@@ -143,7 +143,9 @@ class OpenSpiel(Table):
         kind = self.game.get_type()
         self.name = game.partition("(")[0]
         self.players = self.game.num_players()
+        least = self.game.min_utility()
         self.zero_sum = kind.utility == kind.Utility.ZERO_SUM
+        self.forfeit_returns = (least, -least / (self.players - 1) if self.zero_sum else 0.0)
         shown = kind.provides_observation_string and kind.information == kind.Information.PERFECT_INFORMATION
         self._recalls = kind.provides_information_state_string and not shown
         self.state = self.game.new_initial_state()

@@ -16,6 +16,7 @@ from rollenv.cli.common import (
     NO_OPTIONS,
     AgentOptions,
     console,
+    error_console,
     key_values,
     make_agent,
     print_tables,
@@ -54,7 +55,8 @@ def command(
 ) -> None:
     """Let agents play each other, every two from both seats of each deal, and rate them (Elo with 95 % intervals).
 
-    A game that fails, because an agent hangs or raises, is counted apart and is no loss; a forfeit is one.
+    An agent that hangs, raises or fills the other's context forfeits the game: it has lost it. A game that fails by
+    nobody's fault is counted apart.
 
     The exit code is 1 if an agent failed in a game, or if most games failed for any reason.
     """
@@ -99,7 +101,10 @@ def command(
     failures = [t.failure or "unknown" for t in played if not t.complete]
     if failures:
         print_failures(played, {kind: failures.count(kind) for kind in failures})
-    if "agent" in failures or 2 * len(failures) > len(played):
+    forfeited = [t.error for t in played if t.complete and t.error]
+    if forfeited:
+        error_console.print(f"{len(forfeited)} games forfeited by a failure; the first: {forfeited[0]}", markup=False)
+    if forfeited or "agent" in failures or 2 * len(failures) > len(played):
         raise typer.Exit(1)
 
 

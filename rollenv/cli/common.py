@@ -149,6 +149,20 @@ def _option(*names: str, **how: Any) -> Any:
     return field(default=how.pop("default", None), metadata={"option": (names, how)})
 
 
+SEND_AS_HELP = (
+    "Names of settings at the endpoint; an empty one is not sent: max_tokens=max_completion_tokens,seed=. "
+    "Refusals of these two are understood by themselves."
+)
+
+
+def sent_names(text: str) -> dict[str, str]:
+    """Parse ``--send-as``."""
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if wrong := [key for key, equals, _ in pairs if not (key and equals)]:
+        raise UsageError(f"--send-as takes pairs such as max_tokens=max_completion_tokens, not {wrong[0]!r}")
+    return {key.strip(): name.strip() for key, _, name in pairs}
+
+
 @dataclass(frozen=True)
 class AgentOptions:
     """Options of an agent; None and "" keep the agent's defaults."""
@@ -162,6 +176,7 @@ class AgentOptions:
     concurrency: int | None = _option(
         "--concurrency", "-c", min=1, help="Concurrent episodes and requests. Default: 256 episodes, 32 requests."
     )
+    send_as: str = _option(default="", metavar="KEY=NAME,...", help=SEND_AS_HELP)
     rate: float | None = _option(min=0.001, help="Maximum number of requests per minute to the endpoint.")
     budget: float | None = _option(min=0, help="Stop when the answers have cost this much; needs --prices.")
     token_budget: int | None = _option(min=1, help="Stop after this many tokens, prompts included.")
@@ -254,6 +269,7 @@ def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:
         requests_per_minute=options.rate,
         prices=_prices(options.prices),
         budget=Budget(options.budget, options.token_budget),
+        names=sent_names(options.send_as),
     )
 
 

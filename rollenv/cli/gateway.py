@@ -8,17 +8,20 @@ import logging
 import os
 import secrets
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rollenv.cli.common import AgentOptions, console, make_agent
+from rollenv.cli.common import SEND_AS_HELP, AgentOptions, console, make_agent, sent_names
 from rollenv.core.errors import UsageError
 
 #: Seconds between two looks for a new checkpoint.
 _FOLLOW_SECONDS = 1.0
+#: Characters for a reward in a file of chats.
+_REWARD = 25
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ def command(
     seed: int = typer.Option(0, help="Seed for sampling."),
     calls: int = typer.Option(1000, min=1, help="Maximum number of calls per session."),
     tokens: int = typer.Option(1_000_000, min=1, help="Maximum number of sampled tokens per session."),
+    send_as: str = typer.Option("", metavar="KEY=NAME,...", help=SEND_AS_HELP),
 ) -> None:
     """Serve a model to existing agent programs, and record the tokens of their calls.
 
@@ -63,7 +67,11 @@ def command(
     if not model and not upstream:
         raise UsageError("name the model to serve with --model: local:FOLDER, vllm:FOLDER, or a name at --upstream")
     gateway = Gateway(
-        _model(model, upstream, AgentOptions(temperature=temperature, max_tokens=max_tokens, threads=threads)),
+        _model(
+            model,
+            upstream,
+            AgentOptions(temperature=temperature, max_tokens=max_tokens, threads=threads, send_as=send_as),
+        ),
         host=host,
         port=port,
         record=record,
@@ -93,7 +101,8 @@ def _model(model: str, upstream: str, options: AgentOptions) -> Any:
             raise UsageError("--threads is for --model local:FOLDER, not for --upstream")
         sampling = {"temperature": options.temperature, "max_tokens": options.max_tokens}
         body = {name: value for name, value in sampling.items() if value is not None}
-        return Upstream(Endpoint(upstream, os.environ.get("OPENAI_API_KEY") or None), model, body=body)
+        key, names = os.environ.get("OPENAI_API_KEY") or None, sent_names(options.send_as)
+        return Upstream(Endpoint(upstream, key, names=names), model, body=body)
     if model.partition(":")[0] not in ("local", "vllm"):
         raise UsageError(f"--model {model} needs --upstream URL, or is local:FOLDER or vllm:FOLDER")
     agent = make_agent(model, replace(options, max_tokens=options.max_tokens or 1024))
@@ -101,17 +110,33 @@ def _model(model: str, upstream: str, options: AgentOptions) -> Any:
 
 
 def _writer(file: Path) -> Any:
-    """Return a function that appends a session's chats to a file; fail at once if it is not writable."""
+    """Return a function that writes a finished session's chats to a file, and later their reward alone.
+
+    It fails at once if the file is not writable.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         open(file, "a").close()
     except OSError as error:
         raise UsageError(f"cannot write chats to {file}: {error.strerror}; name another file") from error
 
+    lock = threading.Lock()
+
     def write(session: GatewaySession) -> None:
-        with open(file, "a", encoding="utf-8") as out:
-            for chat in session.chats():
-                out.write(json.dumps({**chat, "reward": session.reward, "task": session.task}) + "\n")
+        # The reward has a fixed place and width, so that a later one replaces it.
+        start = f'{{"session": "{session.id}", "reward": '
+        reward = json.dumps(session.total_reward).ljust(_REWARD)
+        with lock, open(file, "r+b") as rows, open(file, "ab") as out:
+            places, at = [], 0
+            for line in rows:
+                if line.startswith(start.encode()):
+                    places.append(at + len(start))
+                at += len(line)
+            for place in places:
+                os.pwrite(rows.fileno(), reward.encode(), place)
+            for chat in () if places else session.chats():
+                rest = json.dumps({"task": session.task, **chat})
+                out.write(f"{start}{reward}, {rest[1:]}\n".encode())
 
     return write
 

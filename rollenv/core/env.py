@@ -99,6 +99,10 @@ class Env(gymnasium.Env[str, str]):
     reset_options: frozenset[str] = frozenset()
     #: Number of players. With several, info["player"] says who moves next (the guide of seats has the contract).
     players: int = 1
+    #: With several, the return of a player who fails (it raises, hangs or fills a context), and of each other.
+    forfeit_returns: tuple[float, float] = (-1.0, 1.0)
+    #: With several, the longest action in characters: what is beyond is cut, as others may have to read it.
+    longest_move: int = 20_000
 
     #: Attributes that an episode changes in place: a copy of the environment copies these and shares the rest. None
     #: copies everything.
@@ -144,7 +148,7 @@ class Env(gymnasium.Env[str, str]):
         if "images" in info:
             info = {**info, "images": list(pictures(info))}
         if self.players > 1:
-            info = {**info, "players": self.players}
+            info = {**info, "players": self.players, "forfeit": self.forfeit_returns}
         self._over, self._begun = False, True
         return observation, info
 
@@ -167,7 +171,7 @@ class Env(gymnasium.Env[str, str]):
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
         if not isinstance(action, str):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
-        result = self._step(action)
+        result = self._step(action if self.players == 1 else action[: self.longest_move])
         self._over = result[2] or result[3]
         if "images" in result[4]:
             result = (*result[:4], {**result[4], "images": list(pictures(result[4]))})

@@ -19,6 +19,7 @@ from rollenv.agents.base import Agent, EnvHandle
 from rollenv.agents.seats import Seats, SeatsSession
 from rollenv.core.errors import UsageError
 from rollenv.rollout.evaluate import Interval
+from rollenv.rollout.seats import forfeiter, score_of
 from rollenv.rollout.types import Trajectory
 
 Floats = NDArray[np.float64]
@@ -73,9 +74,9 @@ class Standing:
     draws: int = 0
     losses: int = 0
     forfeits: int = 0
-    """Losses by a move against the rules."""
+    """Losses by a move against the rules, or by a failure: the agent raised, hung or filled a context."""
     failed: int = 0
-    """Games that failed, whoever's fault it was."""
+    """Games that failed by no player's fault."""
     returns: float = 0.0
     """Sum of the returns."""
 
@@ -134,9 +135,8 @@ def results(names: Sequence[str], played: Sequence[Trajectory]) -> Arena:
                 standings[agent].failed += 1
             continue
         returns = [math.fsum(turn.rewards[seat] for turn in game.turns) for seat in (0, 1)]
-        drawn = math.isclose(*returns, rel_tol=1e-9, abs_tol=1e-9)
-        winner = int(returns[1] > returns[0])
-        first.append(0.5 if drawn else 1.0 - winner)
+        first.append(score_of(game, 0))
+        drawn, winner = first[-1] == 0.5, int(first[-1] == 0)
         if drawn:
             draws[pair] += 1
             draws[pair[::-1]] += 1
@@ -149,8 +149,8 @@ def results(names: Sequence[str], played: Sequence[Trajectory]) -> Arena:
             standing.draws += drawn
             standing.wins += not drawn and seat == winner
             standing.losses += not drawn and seat != winner
-        if game.metrics.get("forfeits"):
-            standings[pair[game.turns[-1].player]].forfeits += 1
+        if (loser := forfeiter(game)) is not None:
+            standings[pair[loser]].forfeits += 1
     rated = [i for i, standing in enumerate(standings) if standing.games]
     for i, rating in zip(rated, ratings(wins[np.ix_(rated, rated)], draws[np.ix_(rated, rated)]), strict=True):
         standings[i].rating = rating

@@ -10,15 +10,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session, member
+from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, NothingToSay, Session, member
 from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.agents.prompts.session import shown
-from rollenv.agents.seats import Seats
+from rollenv.agents.seats import SeatFailed, Seats, SeatsSession
+from rollenv.core.env import Env
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
 from rollenv.rollout.group_runner import Cancellable
 from rollenv.rollout.records.health import Health, HealthRecord
+from rollenv.rollout.seats import forfeit, most_tokens, take_seat, who_filled
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
 from rollenv.rollout.watchdog import Deadline, DeadlinePassed, StrayError, Watchdog
@@ -118,6 +120,9 @@ class Episode:
     outcome: str = "failed"
     """The end of the episode, as :meth:`HealthRecord.ended` counts it."""
     failures: Counter[str] = field(default_factory=Counter)
+    players: int = 1
+    forfeit_returns: Sequence[float] = Env.forfeit_returns
+    thought: dict[int, float] = field(default_factory=dict)  # seconds of each player of a game
     phase: str = "waiting"
     alone: bool = False
     """True if the episode needs a worker of its own."""
@@ -146,13 +151,19 @@ class Episode:
         self.watchdog = Watchdog(self.limits.episode)
         try:
             await self._play()
+        except SeatFailed as failure:
+            self._forfeit(failure.seat, str(failure), failure.outcome)
         except AgentFailed as failure:
             self._fail("agent", error_text(failure) or describe(failure), "agent_failed")
         except EnvFailure as failure:
             self._fail(failure.kind, str(failure))
         except BaseException as error:
             if self.watchdog.expired == "episode" and not self.cancelled():
-                self._fail("episode", f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}")
+                why = f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}"
+                slowest = max(self.thought, key=self.thought.__getitem__, default=0)
+                self._fail("episode", why)
+                if self.thought.get(slowest, 0.0) > (self.clock() - started) / 2:
+                    self._forfeit(slowest, f"{why}, most of it with seat {slowest}", "agent_failed")
             elif isinstance(error, Exception) or self._is_intended(error):
                 if isinstance(error, asyncio.CancelledError):
                     self.trajectory.status = self.outcome = "cancelled"
@@ -175,6 +186,10 @@ class Episode:
         self.trajectory.status, self.trajectory.failure, self.trajectory.error = "failed", kind, text
         self.outcome = outcome
 
+    def _forfeit(self, player: int, why: str, outcome: str) -> None:
+        self.outcome = outcome
+        forfeit(self.trajectory, player, self.players, self.forfeit_returns, why)
+
     def _is_intended(self, error: BaseException) -> bool:
         """Return whether a BaseException comes from the user or the rollout and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
@@ -191,6 +206,8 @@ class Episode:
                 seed = seed * 1_000_003 + trajectory.member
                 session: Session
                 if players := result.info.get("players"):
+                    self.players, self.thought = players, dict.fromkeys(range(players), 0.0)
+                    self.forfeit_returns = result.info.get("forfeit", self.forfeit_returns)
                     seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent], rotate=True)
                     session = table = seats.deal(self, seed, players, task.seed, result.info.get("roles", ()))
                     trajectory.seat = table.seat
@@ -199,6 +216,12 @@ class Episode:
             except BaseException as error:
                 raise self._classify_agent_error("start()", error) from error
             try:
+                if isinstance(session, SeatsSession):
+                    for seat in range(self.players):
+                        try:
+                            session.sit(seat)
+                        except BaseException as error:
+                            raise session.blame(seat, self._classify_agent_error("start()", error)) from error
                 self.replayable = member(session, Session, "replayable")
                 result = await self._take_turns(session, result)
                 if not result.terminated:
@@ -238,18 +261,30 @@ class Episode:
                 sampled = sum(len(turn.response_ids) for turn in turns)
                 counted = self.trajectory.metrics.get("completion_tokens", 0)
                 is_spent = is_spent or max(sampled, counted) >= limits.tokens
+                if max(sampled, counted) >= limits.tokens and isinstance(session, SeatsSession):
+                    wordy = most_tokens(turns, trajectory.seat)  # who could talk until nothing can be lost any more
+                    why = f"of the game's {limits.tokens} tokens, {session.who(wordy)} has used the most"
+                    raise SeatFailed(wordy, why, "completed")
             action = None if is_spent else await self._answer(session, result)
             if action is None:
                 result.truncated = True
                 break
-            before, result = result, await self._call_env("step", action.text)
+            before, failure, players = result, None, result.info.get("players")
+            try:
+                result = await self._call_env("step", action.text)
+            except EnvFailure as error:
+                if not (isinstance(session, SeatsSession) and _caused_by_call(error)):
+                    raise
+                failure = session.failure(before.info["player"], f"makes the environment fail by its move: {error}")
+                result = EnvResult("", 0.0, info={"players": players})
             new = turns_of(before, action, result)
-            players = before.info.get("players")
             if result.info.get("players") != players:
                 raise EnvFailure("wrong", f"{self.env_id}: the number of players changed in the episode")
             if players:
-                _take_seat(new, before.info["player"], result.info.get("rewards", [0.0] * players), trajectory.seat)
+                take_seat(new, before.info["player"], result.info.get("rewards", [0.0] * players), trajectory.seat)
             turns += new
+            if failure is not None:
+                raise failure
         return result
 
     # -- calling the agent -------------------------------------------------------------------------------------------
@@ -286,15 +321,29 @@ class Episode:
             if oldest is not None and newest is not None:
                 _check_version(answer, oldest, newest)
             return answer
-        except ContextFull:
+        except NothingToSay:
             return None
-        except DeadlinePassed:
-            raise AgentFailed(f"the agent did not answer within {self.limits.agent} s") from None
         except BaseException as error:
-            seat = f" in seat {result.info['player']}" if "players" in result.info else ""
-            raise self._classify_agent_error(f"act(){seat}", error) from error
+            if isinstance(session, SeatsSession):
+                raise self._blame(session, result, error) from error
+            if isinstance(error, ContextFull):
+                return None
+            raise self._classify_agent_error("act()", error) from error
         finally:
             self.trajectory.agent_seconds += self.clock() - began
+            if "players" in result.info:
+                self.thought[result.info["player"]] += self.clock() - began
+
+    def _blame(self, table: SeatsSession, result: EnvResult, error: BaseException) -> BaseException:
+        """Return the error of an answer in a game, with the player who caused it."""
+        player = result.info["player"]
+        if isinstance(error, ContextFull):
+            filled = who_filled(self.trajectory.turns, player, result.observation)
+            who = f"{table.who(player)} is full, mostly by {table.who(filled)}"
+            return SeatFailed(filled, f"the context of {who}: {error}", "completed")
+        if isinstance(error, _Lost) or (isinstance(error, EnvFailure) and not _caused_by_call(error)):
+            return error
+        return table.blame(player, self._classify_agent_error("act()", error))
 
     async def _await_answer(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         """Await the agent or the reward function until its deadline, even if it ignores its cancellation."""
@@ -317,6 +366,8 @@ class Episode:
 
     def _classify_agent_error(self, what: str, error: BaseException) -> BaseException:
         """Convert an exception of the agent to AgentFailed, unless it ends the rollout or the episode."""
+        if isinstance(error, DeadlinePassed):
+            return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
         if isinstance(error, StrayError):
             return AgentFailed(f"the agent's {what} raised {error}")
         if isinstance(error, BadValue):
@@ -481,6 +532,11 @@ class Episode:
         return self.clock() - self.since
 
 
+def _caused_by_call(failure: EnvFailure) -> bool:
+    """Return whether a call makes an environment fail wherever it is made; not so if workers are lost otherwise."""
+    return failure.kind in ("raised", "wrong", "hung") or failure.blamed
+
+
 def _check_version(answer: Action, oldest: int, newest: int) -> None:
     if answer.calls:
         for call in answer.calls:
@@ -501,16 +557,6 @@ def turns_of(before: EnvResult, action: Action, after: EnvResult) -> list[Turn]:
     between = EnvResult("", 0.0)
     *first, last = action.calls
     return [*(turn_of(between, call, between) for call in first), turn_of(before, last, after)]
-
-
-def _take_seat(turns: list[Turn], player: int, rewards: list[float], seat: int) -> None:
-    """Mark the turns of a player's action, with the rewards of all players and, in ``reward``, of one seat."""
-    for turn in turns:
-        turn.player = player
-    last = turns[-1]
-    gained = [*rewards]
-    gained[player] = last.reward  # with the reward that the action itself may have
-    last.rewards, last.reward = tuple(gained), gained[seat]
 
 
 def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, EnvHandle, NothingToSay, Session
 from rollenv.core.errors import RollenvError
 from rollenv.core.trust import named_by_task
 from rollenv.rollout.episode import Limits
@@ -126,12 +126,12 @@ class _Replay(Session):
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         stored = self.agent.episodes[self.number].turns
         self.turn += 1
-        if self.turn >= len(stored):
-            raise ContextFull("all stored actions are played")
+        if self.turn >= len(stored) or stored[self.turn].finish == "forfeit":
+            raise NothingToSay("all stored actions are played")
         before = stored[self.turn]
         if observation != before.observation or (before.images and before.images != info.get("images")):
             self.agent.differs[self.number] = self.turn
-            raise ContextFull("the environment shows something else")
+            raise NothingToSay("the environment shows something else")
         return Action(stored[self.turn].text)
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Trajectory, Turn
+
+#: Pieces of a text that are about a token each.
+_PIECE = re.compile(r"[a-z]{1,4}|\S|\s")
 
 
 def from_seat(trajectory: Trajectory, seat: int) -> Trajectory | None:
@@ -20,7 +26,7 @@ def from_seat(trajectory: Trajectory, seat: int) -> Trajectory | None:
     early = 0.0
     for turn in trajectory.turns:
         gained = turn.rewards[seat] if turn.rewards else 0.0
-        if turn.player == seat:
+        if turn.player == seat and turn.finish != "forfeit":
             turns.append(replace(turn, reward=gained, rewards=()))
         elif turns:
             turns[-1].reward += gained
@@ -35,6 +41,81 @@ def from_seat(trajectory: Trajectory, seat: int) -> Trajectory | None:
     if seat != trajectory.seat:
         view.final_observation, view.final_view, view.final_ids = "", "", ()
     return view
+
+
+def take_seat(turns: list[Turn], player: int, rewards: list[float], seat: int) -> None:
+    """Mark the turns of a player's action, with the rewards of all players and, in ``reward``, of one seat."""
+    for turn in turns:
+        turn.player = player
+    last = turns[-1]
+    gained = [*rewards]
+    gained[player] = last.reward  # with the reward that the action itself may have
+    last.rewards, last.reward = tuple(gained), gained[seat]
+
+
+def forfeit(game: Trajectory, player: int, players: int, returns: Sequence[float], why: str) -> None:
+    """End a game by a player's failure.
+
+    Args:
+        returns: what this player has at most, and each other one at least.
+    """
+    rewards = []
+    for seat in range(players):
+        held = sum(turn.rewards[seat] for turn in game.turns)
+        rewards.append(min(0.0, returns[0] - held) if seat == player else max(0.0, returns[1] - held))
+    turn = Turn((), (), (), rewards[player], "", "", finish="forfeit", valid=False)
+    take_seat([turn], player, rewards, game.seat)
+    game.turns.append(turn)
+    game.status, game.failure, game.error = "terminated", "", f"forfeited: {why}"
+    game.metrics["forfeits"] = 1.0
+    game.record["success"] = [seat != player for seat in range(players)]
+    game.success = game.seat != player
+
+
+def forfeiter(game: Trajectory) -> int | None:
+    """Return the player who forfeited a game, by a move against the rules or a failure."""
+    return game.turns[-1].player if game.turns and game.metrics.get("forfeits") else None
+
+
+def score_of(game: Trajectory, seat: int) -> float:
+    """Return 1 if a player won, 0.5 for a draw, else 0: by the returns, unless somebody forfeited."""
+    if (loser := forfeiter(game)) is not None:
+        return float(seat != loser)
+    returns = [math.fsum(each) for each in zip(*(turn.rewards for turn in game.turns), strict=True)]
+    best = max((total for other, total in enumerate(returns) if other != seat), default=0.0)
+    if not returns or math.isclose(returns[seat], best, rel_tol=1e-9, abs_tol=1e-9):
+        return 0.5
+    return float(returns[seat] > best)
+
+
+def most_tokens(turns: Sequence[Turn], first: int) -> int:
+    """Return the player with the most tokens; without any, the one whose endpoint counts them."""
+    sampled = Counter({first: 0})
+    for turn in turns:
+        sampled[turn.player] += len(turn.response_ids)
+    return sampled.most_common(1)[0][0]
+
+
+def who_filled(turns: Sequence[Turn], player: int, observation: str) -> int:
+    """Return whose text is the largest part of a player's full context.
+
+    What other players said counts where the player was shown it. If the largest part is the game's own text, it is the
+    player: its context is too small for the game.
+
+    Args:
+        observation: what the player was shown last.
+    """
+    parts = Counter({player: sum(len(_pieces([turn.raw or turn.text])) for turn in turns if turn.player == player)})
+    shown = _pieces([*(turn.observation for turn in turns if turn.player == player), observation])
+    for other in {turn.player for turn in turns} - {player}:
+        said = set(pairwise(_pieces(turn.text for turn in turns if turn.player == other)))
+        parts[other] = sum(pair in said for pair in pairwise(shown))
+    largest, size = parts.most_common(1)[0]
+    return largest if size > len(shown) - sum(n for other, n in parts.items() if other != player) else player
+
+
+def _pieces(texts: Iterable[str]) -> list[str]:
+    return _PIECE.findall("\n".join(texts).casefold())
 
 
 def own_view(trajectory: Trajectory) -> Trajectory:

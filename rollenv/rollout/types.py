@@ -65,7 +65,8 @@ class Turn:
     versions: tuple[int, ...] = ()
     """Version for each response token if the weights changed in between; else empty."""
     finish: str = "stop"
-    """Reason why the response ended: "stop", "length" or "unfinished" (by the model, inside a thought)."""
+    """Reason why the response ended: "stop", "length" or "unfinished" (by the model, inside a thought); "forfeit" for
+    the end of a game by a failure of this player, which is no move."""
     view: str = ""
     """Drawing of the state, if requested."""
     raw: str = ""
@@ -109,6 +110,7 @@ class Trajectory:
     status: Status = "failed"
     success: bool = False
     error: str = ""
+    """Why it failed, or why a player forfeited a game by a failure."""
     failure: str = ""
     """Kind of failure: "agent", "reward", "episode" (its deadline passed), "user" (``info["spoiled"]``: the player of
     a user broke the rules), or, for the environment, "raised", "wrong", "hung", "lost" or "differs". Empty if nothing

@@ -138,6 +138,10 @@ def _check_seats(info: dict[str, Any]) -> None:
             info[name] = [check(each) for each in _list(info, name)]
             if len(info[name]) != players:
                 raise BadValue(f"info[{name!r}] must have a value for each of the {players} players")
+    if "forfeit" in info:
+        info["forfeit"] = [number(each, "every value of info['forfeit']") for each in _list(info, "forfeit")]
+        if len(info["forfeit"]) != 2:
+            raise BadValue("info['forfeit'] must have two returns: of who forfeits, and of each other player")
     if "player" in info:
         info["player"] = whole(info["player"], "info['player']")
         if info["player"] >= players:

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 from test_chat import SOON, ask, good
 
+from rollenv.agents.base import AgentFailed
 from rollenv.agents.chat import ChatAgent
 from rollenv.agents.chat.endpoint import Patience
 from rollenv.agents.chat.limits import Window
@@ -201,3 +202,50 @@ def test_a_server_of_the_usual_kind():
                 await serving
 
     asyncio.run(play())
+
+
+REFUSALS = {
+    ("max_tokens", 400): "Unsupported parameter: 'max_tokens' is not supported with this model. "
+    "Use 'max_completion_tokens' instead.",
+    ("seed", 422): [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted"}],
+    ("seed", 400): 'Invalid JSON payload received. Unknown name "seed": Cannot find field.',
+}
+
+
+@pytest.mark.parametrize(("name", "status"), REFUSALS)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_name_that_an_endpoint_refuses_is_sent_once(caplog, name, status, named):
+    async def behave(exchange):
+        if name in exchange.body:
+            said = REFUSALS[name, status]
+            body = {"detail": said} if isinstance(said, list) else {"error": {"message": said, "param": name}}
+            await exchange.json(body, f"{status} Refused")
+        else:
+            await good(exchange)
+
+    async def play():
+        names = {"max_tokens": "max_completion_tokens", "seed": ""} if named else {}
+        async with ChatAgent("tiny", server.url, patience=SOON, max_tokens=9, names=names) as agent:
+            for seed in range(3):
+                await agent.start(None, seed).act("go", {})
+
+    with ChatServer(behave) as server:
+        asyncio.run(play())
+    assert sum(name in body for body in server.requests) == len(caplog.records) == (0 if named else 1)
+    assert len(server.requests) == (3 if named else 4)
+    if name == "max_tokens":
+        assert server.requests[-1]["max_completion_tokens"] == 9
+    if caplog.records:
+        assert f"--send-as {name}=" in caplog.text
+
+
+@pytest.mark.parametrize("said", ["max_tokens is too large: 9. This model supports at most 5", "seed must be below 5"])
+def test_a_refused_value_stays_an_error(said):
+    async def play():
+        async with ChatAgent("tiny", server.url, patience=SOON, max_tokens=9) as agent:
+            with pytest.raises(AgentFailed):
+                await agent.start(None, 0).act("go", {})
+
+    with ChatServer(lambda exchange: exchange.json({"error": {"message": said}}, "400 Bad Request")) as server:
+        asyncio.run(play())
+    assert len(server.requests) == 1

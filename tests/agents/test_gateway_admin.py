@@ -158,6 +158,56 @@ def test_an_endpoint_is_asked_for_the_model_that_was_named_or_the_clients(model)
     assert requests[0]["model"] == (model or HELLO["model"])
 
 
+def test_settings_reach_an_endpoint_and_those_without_an_effect_are_named():
+    asked = {
+        **HELLO,
+        "seed": 3,
+        "response_format": {"type": "json_object"},
+        "parallel_tool_calls": False,
+        "logprobs": True,
+    }
+    asked["tools"] = [{**HELLO["tools"][0], "function": {**HELLO["tools"][0]["function"], "strict": True}}]
+
+    async def work(gateway, client):
+        answer = await post(client, gateway.open(), json=asked)
+        return answer.status_code, answer.headers.get("x-rollenv-ignored", "").split(", ")
+
+    (status, ignored), (sent,) = foreign(lambda exchange: exchange.json(completion("yes")), work)
+    assert (status, ignored) == (200, ["logprobs"])
+    assert {name: sent[name] for name in ("seed", "response_format", "parallel_tool_calls")}.items() <= asked.items()
+    assert sent["tools"][0]["function"]["strict"] is True
+    _, ignored = call_over_http(work)
+    assert ignored == ["seed", "response_format", "parallel_tool_calls", "tools.strict"]
+
+
+def test_a_listed_model_can_be_retrieved():
+    async def work(gateway, client):
+        return [(await client.get(f"{gateway.url}/v1/models/{name}")).status_code for name in ("org/named", "other")]
+
+    assert foreign(lambda exchange: exchange.json(completion("yes")), work, "org/named")[0] == [200, 404]
+
+
+def test_late_rewards_reach_the_file_of_chats(tmp_path):
+    file = tmp_path / "chats.jsonl"
+
+    async def work(gateway, client):
+        gateway.on_finish = gateway_command._writer(file)
+        late, again, calls = (gateway.open(name) for name in ("late", "again", "calls"))
+        for session in (late, again, calls):
+            await post(client, session)
+        calls.set_reward(0.5)
+        for session in (late, again, calls):
+            session.finish(1.0 if session is again else None)
+        gateway.on_finish = gateway_command._writer(file)  # as after a restart
+        late.set_reward(-0.25)
+        again.finish(-1.0)
+
+    call_over_http(work)
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {row["task"]: row["reward"] for row in rows} == {"late": -0.25, "again": -1.0, "calls": 0.5}
+    assert len(rows) == 3
+
+
 @pytest.mark.integration
 def test_chats_with_a_foreign_model_are_written_for_supervised_training(guessing_endpoint, tmp_path):
     """The command, a harness's calls in two dialects, and a file of chats."""

@@ -296,6 +296,42 @@ def test_a_client_that_vanishes_between_signs_of_life_frees_its_slot(monkeypatch
     assert call_over_http(work, agent) == ([True], 1)
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
+def test_a_call_that_fails_after_its_status_is_no_answer_and_its_retry_hears_why(monkeypatch, path):
+    monkeypatch.setattr(server, "PATIENCE", 0.01)
+    monkeypatch.setattr(server, "PULSE", 0.01)
+    agent = scripted(["never said"])
+
+    async def work(gateway, client):
+        session, begun = gateway.open(), asyncio.Event()
+
+        async def refuse(*args):
+            await begun.wait()
+            raise GatewayError("invalid", "the filter said no")
+
+        gateway.model.draw = refuse
+        asked = {"input": "hi"} if path == "responses" else {"messages": HELLO["messages"], "max_tokens": 9}
+        got = []
+        for stream in (False, True):
+            begun.clear()
+            async with client.stream("POST", f"{session.base_url}/{path}", json={**asked, "stream": stream}) as answer:
+                parts = answer.aiter_raw()
+                await anext(parts)  # a sign of life: the status is known
+                begun.set()
+                try:
+                    got.append(b"".join([part async for part in parts]))
+                except httpx.RemoteProtocolError:
+                    got.append("cut off")
+        again = await client.post(f"{session.base_url}/{path}", json={**asked, "stream": False})
+        return got, again.status_code, again.text
+
+    (cut, streamed), status, text = call_over_http(work, agent)
+    assert cut == "cut off"
+    assert b"the filter said no" in streamed
+    assert status == 400
+    assert "the filter said no" in text
+
+
 def test_an_answer_whose_client_left_while_it_was_recorded_is_sent_to_the_next_that_asks(tmp_path):
     agent = scripted(lambda i: f"answer {i}")
 
@@ -387,7 +423,7 @@ def test_a_gateway_that_comes_back_knows_what_is_over(tmp_path):
     assert again.was_open(forgotten.key)
     again.find(running.key).finish(0.5)
     again.find(running.key).finish(0.7)
-    assert [(session.task, session.reward) for session in ended] == [("running", 0.7)]
+    assert [(session.task, session.reward) for session in ended] == [("running", 0.7)] * 2
     again.close()
 
 

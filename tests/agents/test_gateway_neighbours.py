@@ -343,6 +343,32 @@ def test_a_retry_of_a_refused_call_gets_an_answer_of_its_own(path, why):
 
 
 @PATHS
+@pytest.mark.parametrize("why", ["crowded", "unread"])
+def test_a_retry_of_a_refused_twin_gets_an_answer_of_its_own(path, why):
+    """Equal calls at once, as sub-agents make them: one is refused while another runs, and comes again."""
+    agent = held()
+    sent = {"model": "m", "max_tokens": 99, "messages": [TASK], "input": [TASK]}
+
+    async def work(gateway, client):
+        session = gateway.open(caps=Caps(parallel=1, waiting=1))
+        twins = [post(client, session, path, json=sent) for _ in range(2)]
+        await until(lambda: len(session._pending) == 2)
+        session.reading = int(why == "unread")
+        assert (await post(client, session, path, json=sent)).status_code >= 500
+        session.reading = 0
+        agent.engine.held.set()
+        if why == "crowded":
+            await asyncio.gather(*twins)
+        answered = await post(client, session, path, json=sent, headers=RETRY)
+        again = await post(client, session, path, json=sent, headers=RETRY)
+        return [a.json()["id"] for a in (*await asyncio.gather(*twins), answered)], again.json()["id"]
+
+    ids, again = call_over_http(work, agent)
+    assert len(set(ids)) == 3
+    assert again == ids[2]
+
+
+@PATHS
 def test_a_retry_of_an_answered_call_gets_its_answer(path):
     sent = {"model": "m", "max_tokens": 99, "messages": [TASK], "input": [TASK]}
 

@@ -221,3 +221,22 @@ def test_without_tools_the_longest_line_is_the_main_one_and_no_other_is_an_aside
 def test_equal_data_have_equal_hashes():
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
     assert digest([1], b"x") != digest([1], b"y")
+
+
+@pytest.mark.parametrize(("offered", "asked", "said", "kind"), [
+    ("count", "Count.", "Three.", "subagent"),  # a call's argument asks it
+    ("count", "How many are there?", "There are three of them, I think.", "subagent"),  # its answer comes back
+    ("bash", "Something else", "Fine.", "subagent"),  # it is an agent of the same kind
+    ("remember", "How many are there?", "The user likes short answers, I think.", "aside"),
+])  # fmt: skip
+def test_a_line_with_tools_that_nobody_asks_or_hears_is_an_aside(offered, asked, said, kind):
+    tree = CallTree()
+    tools = {name: ({**BASH, "function": {**BASH["function"], "name": name}},) for name in ("count", "remember")}
+    chat = (Message("user", "How many are there?"),)
+    call = FunctionCall("call_" + "1" * 32, "bash", json.dumps({"for": {"task": "Count."}}))
+    add(tree, chat, ModelAnswer("", (call,)))
+    helper = (Message("system", "You help."), Message("user", asked))
+    add(tree, helper, ModelAnswer(said), tools.get(offered, (BASH,)))
+    heard = f"A helper says: {said}" if kind == "subagent" else "3"
+    add(tree, (*chat, Message("assistant", "", (call,)), Message("tool", heard, call_id=call.id)), ModelAnswer("3"))
+    assert kinds(tree) == ["main", kind, "main"]

@@ -270,3 +270,11 @@ def test_a_replica_that_failed_rests_and_is_taken_back(model, caplog, monkeypatc
 
     asyncio.run(play())
     assert "back in use" in caplog.text
+
+
+def test_a_temperature_by_which_no_logits_can_be_divided_is_greedy():
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    sampling = Sampling(temperature=1e-42)
+    logprobs = distributions(logits, [sampling])
+    assert logprobs.isfinite().all()
+    assert draw(logprobs, [sampling], [0.0]).tolist() == [1]

@@ -134,25 +134,38 @@ class Odd(RandomAgent):
 
 
 @pytest.mark.parametrize("how", ["hangs", "raises", "start", "bytes"])
-def test_the_games_of_a_broken_agent_have_failed_and_are_nobodys_loss(how):
+def test_a_broken_agent_forfeits_its_games(how):
     broken = Broken(how) if how in ("hangs", "raises") else Odd(how)
     agents = {"broken": broken, "a": ConstantAgent("bet"), "b": ConstantAgent("pass")}
     found, games = play(agents, deals=3)
+    assert all(game.complete for game in games)
     by_name = {standing.name: standing for standing in found.standings}
-    failed = [game for game in games if not game.complete]
-    assert all(game.failure == "agent" for game in failed)
-    assert {tuple(game.record.get("seats", ())) for game in games if game.complete} == {("a", "b"), ("b", "a")}
     broken = by_name["broken"]
-    assert (broken.games, broken.losses, broken.rating, broken.failed) == (0, 0, None, 12)
-    assert [(by_name[name].games, by_name[name].failed) for name in "ab"] == [(6, 6), (6, 6)]
+    assert (broken.games, broken.losses, broken.forfeits, broken.failed) == (12, 12, 12, 0)
+    assert [(by_name[name].games, by_name[name].forfeits) for name in "ab"] == [(12, 0), (12, 0)]
     assert found.standings[-1] is broken
-    assert found.tables()[0]["rows"][-1][1] == "none"
 
 
-def test_an_arena_whose_games_all_failed_rates_nobody():
-    found, _ = play({"a": Broken("raises"), "b": Broken("raises")})
-    assert [(s.rating, s.failed) for s in found.standings] == [(None, 12)] * 2
-    assert found.first is None
+class Points(card_game.Cards):
+    """Each move is a point for who makes it, but "stop" ends the game against the rules."""
+
+    def _reset(self, options):
+        self.said = []
+        return "", {"player": 0}
+
+    def _step(self, action):
+        self.said.append(action)
+        rewards = [float(seat == (len(self.said) - 1) % 2) for seat in range(2)]
+        if action != "stop":
+            return "", 1.0, False, False, {"player": len(self.said) % 2, "rewards": rewards}
+        info = {"rewards": rewards, "observations": ["", ""], "valid": False, "metrics": {"forfeits": 1.0}}
+        return "", 1.0, True, False, info
+
+
+def test_a_forfeit_is_lost_whatever_was_gained_before():
+    with card_game.registered(Points=Points):
+        found, _ = play({"stops": ConstantAgent("stop"), "goes on": ConstantAgent("go")}, env_id="seats:Points-v0")
+    assert [(s.name, s.wins, s.forfeits) for s in found.standings] == [("goes on", 12, 0), ("stops", 0, 12)]
 
 
 def test_only_games_of_two_are_played():

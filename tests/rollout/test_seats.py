@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from dataclasses import replace
 
 import card_game
 import numpy as np
@@ -13,15 +14,15 @@ import pytest
 from card_game import ID, Cards
 
 import rollenv
-from rollenv.agents.base import Action, OracleAgent, RandomAgent
+from rollenv.agents.base import Action, ContextFull, OracleAgent, RandomAgent
 from rollenv.agents.seats import Seats
 from rollenv.core.env_spec import wrap
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records import storage
-from rollenv.rollout.seats import by_seat, from_seat
-from rollenv.rollout.types import Task, Trajectory
+from rollenv.rollout.seats import by_seat, from_seat, score_of
+from rollenv.rollout.types import Group, Task, Trajectory
 from rollenv.rollout.workers.processes import ProcessWorkers
 
 
@@ -102,6 +103,8 @@ class Broken(RandomAgent):
 
     def start(self, env, seed):
         how = self.how
+        if how == "start":
+            raise ZeroDivisionError("not today")
 
         class Session:
             async def act(self, observation, info):
@@ -119,11 +122,99 @@ class Broken(RandomAgent):
         return Session()
 
 
-@pytest.mark.parametrize("how", ["hangs", "raises", "ignores", "exits", "bad text"])
-def test_an_opponents_fault_fails_the_episode_and_is_no_loss(how):
-    agent = Seats([RandomAgent(), Broken(how)], ["learner", "other"])
+@pytest.mark.parametrize("how", ["hangs", "raises", "ignores", "exits", "bad text", "start"])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("seconds", [600.0, 1e6])
+def test_who_fails_forfeits_the_game(how, first, seconds):
+    agents = [Broken(how), RandomAgent()] if first else [RandomAgent(), Broken(how)]
+    agent = Seats(agents, ["learner", "other"], seconds=seconds)
     played = play(agent, 4, limits=Limits(max_replacements=0), clock=Clock.VIRTUAL)
-    assert all(t.status == "failed" and t.failure == "agent" and "seat 1" in t.error for t in played)
+    loser = 0 if first else 1
+    for game in played:
+        assert game.status == "terminated"
+        assert f"seat {loser}" in game.error
+        assert (game.reward, game.success) == ((-1.0, False) if first else (1.0, True))
+        assert score_of(game, loser) == 0.0
+        assert score_of(game, 1 - loser) == 1.0
+        assert from_seat(game, loser) is None
+    taught = sum(len(group.trajectories) for group in by_seat([Group(played[0].task, played)]))
+    assert taught == (0 if first or how == "start" else 4)
+
+
+class Says(RandomAgent):
+    """Says a text, however much it is shown; with ``room``, its context ends there."""
+
+    def __init__(self, text, room=10**9):
+        self.text, self.room = text, room
+
+    def start(self, env, seed):
+        said, read, room, text = [], [], self.room, self.text
+
+        class Session:
+            async def act(self, observation, info):
+                read.append(observation)
+                if sum(map(len, read)) + sum(map(len, said)) > room:
+                    raise ContextFull("no room is left")
+                said.append(text)
+                return Action(text)
+
+        return Session()
+
+
+class Talk(Cards):
+    """Two players talk, four times each; what one says is told with other words around it, in capitals."""
+
+    forfeit_returns = (-2.0, 2.0)
+
+    def _reset(self, options):
+        self.said = []
+        return "Say something.", {"player": 0}
+
+    def _step(self, action):
+        self.said.append(action)
+        if action == "crash":
+            raise ZeroDivisionError
+        if len(self.said) < 8:
+            return f"The other said: {action.upper()!r}. Answer!", 0.0, False, False, {"player": len(self.said) % 2}
+        return "", 0.0, True, False, {"rewards": [0.0, 0.0], "observations": ["", ""], "success": [False, False]}
+
+
+@pytest.mark.parametrize(("texts", "room", "loser"), [
+    (("how are you? " * 4000, "fine"), 5_000, 0),
+    (("what do you think? " * 20, "fine"), 1_000, 0),
+    (("hello", "let me tell you everything about it " * 20), 1_000, 1),
+    (("hello", "fine"), 20, 1),
+    (("crash", "fine"), 10**9, 0),
+])  # fmt: skip
+def test_who_fills_a_context_or_breaks_the_game_forfeits_it(texts, room, loser):
+    with card_game.registered(Talk=Talk):
+        agent = Seats([Says(texts[0]), Says(texts[1], room)], ["a", "b"])
+        with RolloutManager(agent) as manager:
+            [game] = manager.play([Trajectory(Task("seats:Talk-v0", 0))])
+    assert (game.status, game.reward) == ("terminated", -2.0 if loser == 0 else 2.0)
+    assert f"seat {loser}" in game.error
+    assert game.record["success"] == [seat != loser for seat in (0, 1)]
+    assert max(len(turn.observation) for turn in game.turns) < 21_000
+
+
+def test_who_spends_the_tokens_or_the_time_of_a_game_forfeits_it():
+    class Slow(RandomAgent):
+        def start(self, env, seed):
+            act = super().start(env, seed).act
+
+            class Session:
+                async def act(self, observation, info):
+                    await asyncio.sleep(80)
+                    return replace(await act(observation, info), response_ids=(1,) * 50, logprobs=(0.0,) * 50)
+
+            return Session()
+
+    for limits in (Limits(episode=100.0), Limits(tokens=60)):
+        agent = Seats([Slow(), Says("thinking")], ["learner", "other"])
+        with card_game.registered(Talk=Talk), RolloutManager(agent, limits=limits, clock=Clock.VIRTUAL) as manager:
+            [game] = manager.play([Trajectory(Task("seats:Talk-v0", 0))])
+        assert (game.reward, game.status) == (-2.0, "terminated")
+        assert "seat 0" in game.error
 
 
 def test_an_invalid_move_is_the_movers():
@@ -208,11 +299,11 @@ def test_nothing_is_lost_when_workers_are_killed_and_a_seat_hangs():
         undisturbed = manager.play([Trajectory(task) for task in games])
     assert killed
     assert sum(t.replays for t in played) > 0
-    assert any(t.status == "failed" for t in played)
+    assert all(t.status == "terminated" for t in played)
     for there, here in zip(played, undisturbed, strict=True):
         if there.task.seed % 16 == 3 and len(here.turns) > 1:
-            assert there.status == "failed"
             assert "seat 1 (SometimesHangs) did not answer" in there.error
+            assert there.turns[-1].player == 1
         else:
             assert there.error == ""
             assert (there.status, there.turns, there.reward) == (here.status, here.turns, here.reward)

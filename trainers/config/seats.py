@@ -36,7 +36,7 @@ class SeatsConfig(Section):
     rotate: bool = True
     """Move the agents by the task's seed, so that the learner plays all roles."""
     deadline: Positive = 600.0
-    """Seconds for an answer of another agent, after which the episode has failed."""
+    """Seconds for an answer of another agent, after which it forfeits."""
     past: PastConfig = PastConfig()
     opponent: str = "random"
     """The agent in the other seats of evaluations."""

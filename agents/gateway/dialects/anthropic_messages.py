@@ -11,6 +11,11 @@ from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message,
 
 keepalive = b'event: ping\ndata: {"type": "ping"}\n\n'
 
+#: Fields that are read, or have no use here.
+_READ = (
+    *("messages", "system", "model", "tools", "tool_choice", "stop_sequences", "max_tokens", "temperature", "top_p"),
+    *("stream", "output_config", "output_format"),
+)
 _STOP_REASONS = {"stop": "end_turn", "stop_text": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {
     "auth": "authentication_error",
@@ -25,7 +30,32 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
     """Parse the request in a body, also for counting tokens; ``stored`` is not used."""
     body, items = fields.lists(body, known, needed="messages", messages=_messages, tools=_tool)
     messages = [*contents.system(body, "system"), *items["messages"]]
-    return ModelRequest(tuple(messages), **fields.common(body, items["tools"], "stop_sequences", "max_tokens"))
+    if body.get("thread"):  # SDKs then send the whole chat
+        details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+        raise GatewayError("invalid", "thread: send the whole chat instead", param="thread", details=details)
+    container = body.get("container")
+    if isinstance(container, str) or (isinstance(container, dict) and container.get("id")):
+        raise invalid("refers to what is not kept here; leave it out", "container")
+    if body.get("compaction"):
+        raise invalid("is not done here; ask for a summary in a message", "compaction")
+    more, ignored = _settings(body)
+    common = fields.common(body, items["tools"], "stop_sequences", "max_tokens")
+    return ModelRequest(tuple(messages), **common, more=more, ignored=ignored)
+
+
+def _settings(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return further settings by their names in chat completions, and the names of others."""
+    others = fields.rest(body, *_READ)
+    choice: Any = body.get("tool_choice") if isinstance(body.get("tool_choice"), dict) else {}
+    output = fields.field(body, "output_config", dict) or {}
+    kind = fields.field({**body, **output}, "format" if "format" in output else "output_format", dict) or {}
+    said = {
+        "top_k": others.pop("top_k", None),
+        "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") is True else None,
+        "reasoning_effort": output.get("effort"),
+        "response_format": fields.json_format("", kind["schema"]) if "schema" in kind else None,
+    }
+    return {name: value for name, value in said.items() if value is not None}, tuple(fields.unheard(others))
 
 
 def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -170,7 +200,8 @@ def error(problem: GatewayError) -> dict[str, Any]:
         numbers = f"{problem.tokens} tokens > {problem.maximum} maximum"
         message = f"prompt is too long: {numbers if problem.maximum else problem}"
     kind = _ERROR_TYPES.get(problem.kind, "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    details = {"details": dict(problem.details)} if problem.details else {}
+    return {"type": "error", "error": {"type": kind, "message": message, **details}}
 
 
 def error_event(problem: GatewayError) -> bytes:

@@ -12,6 +12,21 @@ from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message,
 keepalive = b": keepalive\n\n"
 
 _FINISH = {"stop": "stop", "stop_text": "stop", "length": "length", "tool_calls": "tool_calls"}
+#: Fields that are read, or have no use here.
+_READ = (
+    *(
+        "messages",
+        "model",
+        "tools",
+        "tool_choice",
+        "stop",
+        "max_completion_tokens",
+        "max_tokens",
+        "temperature",
+        "top_p",
+    ),
+    *("stream", "stream_options", "n", "return_token_ids", "logprobs", "top_logprobs", "modalities"),
+)
 _CODES = {"overflow": "context_length_exceeded", "auth": "invalid_api_key"}
 
 
@@ -20,10 +35,15 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
     body, items = fields.lists(body, known, needed="messages", messages=_message, tools=_tool)
     if isinstance(body.get("n"), bool) or body.get("n") not in (None, 1):
         raise invalid("must be 1; send a request for each answer", "n")
+    if body.get("functions") or body.get("function_call"):
+        raise invalid("is an old form; send tools and tool_choice", "functions")
+    if body.get("modalities") not in (None, ["text"]):
+        raise invalid("must be text alone", "modalities")
     options = fields.field(body, "stream_options", dict) or {}
     return ModelRequest(
         tuple(items["messages"]),
         **fields.common(body, items["tools"], "stop", "max_completion_tokens", "max_tokens"),
+        more=fields.rest(body, *_READ),
         include_usage=fields.field(options, "include_usage", bool, "stream_options") or False,
         include_tokens=any([fields.field(body, "return_token_ids", bool), fields.field(body, "logprobs", bool)]),
     )
@@ -44,6 +64,8 @@ def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
         case "user":
             yield Message("user", text, images=images)
         case "assistant":
+            if fields.field(of, "audio", dict, where) and not text:
+                raise invalid("refers to what is not kept here; send its transcript as content", f"{where}.audio")
             calls = tuple(_call(one, path) for one, path in fields.objects(of, "tool_calls", where))
             # vLLM and OpenRouter use "reasoning", all others DeepSeek's name.
             reasoning = fields.field(of, "reasoning_content", str, where) or fields.text(of, "reasoning", where)

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import marshal
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError
 from rollenv.core.parsing import well_formed
 
 T = TypeVar("T")
+
+#: Names by which a client may refer to what it has sent before. What is not kept here is refused, known or not: the
+#: model would see a part of the chat only.
+_REFERS = re.compile("thread|conversation|previous|parent|contin|resume|history|cached_?content|checkpoint", re.I)
+#: Settings that no answer depends on.
+_QUIET = frozenset({
+    *("billing_policy", "cache_control", "client_metadata", "diagnostics", "include", "metadata", "prompt_cache_key"),
+    *("prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "stream_options"),
+    *("speed", "user", "user_profile_id", "inference_geo", "fallbacks", "labels", "anthropic_beta", "betas"),
+})  # fmt: skip
 
 _DEPTH = 100
 #: Size in bytes at which a cache of parsed items is cleared, and the overhead of each item.
@@ -154,6 +165,8 @@ def function(of: Mapping[str, Any], where: str, schema: str = "parameters", name
         "parameters": field(of, schema, dict, where) or {"type": "object", "properties": {}},
     }
     described = {"type": "function", "function": described}
+    if (strict := field(of, "strict", bool, where)) is not None:
+        described["strict"] = strict
     if namespace:
         described["namespace"] = namespace
     return described
@@ -203,6 +216,39 @@ def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *lim
         "top_p": _number(body, "top_p", 0, 1),
         "stream": field(body, "stream", bool) or False,
     }
+
+
+def rest(body: Mapping[str, Any], *read: str) -> dict[str, Any]:
+    """Return the other settings of a body, without absent ones.
+
+    Raises:
+        GatewayError: one refers to something that is not kept here.
+    """
+    names = [name for name, value in body.items() if name not in read and value not in (None, "", [], {})]
+    for name in names:
+        if _REFERS.search(name) and body[name] is not False:
+            raise invalid("refers to what is not kept here; send the whole chat without it", name)
+    return {name: body[name] for name in names}
+
+
+def unheard(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of settings that would have changed an answer."""
+    for name, value in settings.items():
+        neutral = value in (False, 0, "auto", "default", "none", "disabled", "text") and name not in (
+            "seed",
+            "truncation",
+        )
+        if name == "parallel_tool_calls":
+            neutral = value is not False
+        elif isinstance(value, dict):
+            neutral = value.get("type") in ("text", "disabled")
+        if name not in _QUIET and not neutral:
+            yield name
+
+
+def json_format(name: str, schema: Any, **more: Any) -> dict[str, Any]:
+    """Return the ``response_format`` for an object that follows a schema."""
+    return {"type": "json_schema", "json_schema": {"name": name or "answer", "schema": schema, **more}}
 
 
 def _number(body: Mapping[str, Any], key: str, least: int, most: int) -> float | None:

@@ -17,10 +17,16 @@ keepalive = b"\n"
 status = chat.status
 
 _STATUS = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 500: "INTERNAL", 503: "UNAVAILABLE"}
+#: Fields of ``generationConfig`` that are read, or have no use here.
+_READ = ("topP", "top_p", "tool_choice", "stopSequences", "maxOutputTokens", "temperature", "candidateCount")
+_OF_CHAT = {
+    **{"topK": "top_k", "seed": "seed", "presencePenalty": "presence_penalty"},
+    "frequencyPenalty": "frequency_penalty",
+}
 _MODES = {"": "auto", "AUTO": "auto", "VALIDATED": "auto", "NONE": "none", "ANY": "required"}
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
 #: Objects whose keys are the client's, not Google's.
-_FREE = ("args", "response", "parameters", "parametersJsonSchema")
+_FREE = ("args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema")
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
@@ -34,7 +40,19 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
     prompt = _messages({**(fields.field(body, "systemInstruction", dict) or {}), "role": "user"}, "systemInstruction")
     system = [replace(message, role="system") for message in prompt if message.text or message.images]
     settings = fields.common(config, items["tools"], "stopSequences", "maxOutputTokens")
-    return ModelRequest((*system, *_match_by_name(items["contents"])), **settings)
+    more, ignored = _settings(body, config)
+    return ModelRequest((*system, *_match_by_name(items["contents"])), **settings, more=more, ignored=ignored)
+
+
+def _settings(body: dict[str, Any], config: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return further settings by their names in chat completions, and the names of others."""
+    read = ("contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "model", "cachedContent")
+    others = fields.rest({**body, **config}, *read, *_READ)
+    more = {name: others.pop(key) for key, name in _OF_CHAT.items() if key in others}
+    schema = others.pop("responseJsonSchema", None) or others.pop("responseSchema", None)
+    if others.pop("responseMimeType", "") == "application/json":
+        more["response_format"] = fields.json_format("", _small(schema)) if schema else {"type": "json_object"}
+    return more, tuple(fields.unheard(others))
 
 
 def _camel(of: Any) -> Any:
@@ -49,9 +67,13 @@ def _camel(of: Any) -> Any:
 
 def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     for one, at in fields.objects(_camel(of), "functionDeclarations", where):
-        # Google's types are upper case: OBJECT and STRING.
-        small = re.sub('"type": "[A-Z]+"', lambda found: found[0].lower(), json.dumps(one.get("parameters")))
-        yield fields.function({**one, "parameters": one.get("parametersJsonSchema") or json.loads(small)}, at)
+        schema = one.get("parametersJsonSchema") or _small(one.get("parameters"))
+        yield fields.function({**one, "parameters": schema}, at)
+
+
+def _small(schema: Any) -> Any:
+    """Return a schema with types in lower case; Google's are OBJECT and STRING."""
+    return json.loads(re.sub('"type": "[A-Z]+"', lambda found: found[0].lower(), json.dumps(schema)))
 
 
 def _choice(body: dict[str, Any], tools: list[dict[str, Any]]) -> Any:

@@ -14,6 +14,25 @@ keepalive = chat.keepalive
 status = chat.status
 error = chat.error
 
+#: Fields that are read, or have no use here.
+_READ = (
+    *("input", "instructions", "model", "tools", "tool_choice", "stop", "max_output_tokens", "temperature", "top_p"),
+    *(
+        "stream",
+        "previous_response_id",
+        "conversation",
+        "prompt",
+        "background",
+        "background_options",
+        "reasoning",
+        "text",
+    ),
+)
+#: Fields with the same name and meaning in chat completions.
+_OF_CHAT = (
+    *("metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
+    *("service_tier", "user"),
+)
 #: What the events of an item add to it, by its type.
 _STREAMED = {"message": "content", "reasoning": "content", "function_call": "arguments", "custom_tool_call": "input"}
 
@@ -31,6 +50,8 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
     for key in ("conversation", "prompt"):
         if body.get(key) is not None:
             raise invalid("is not stored here; send the items themselves", key)
+    if body.get("background"):
+        raise invalid("cannot be true: an answer is sent when it is complete", "background")
     messages = contents.system(body, "instructions")
     parts: list[str] = []
     for kind, message in items["input"]:
@@ -54,9 +75,24 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
         raise _not_found(previous, "previous_response_id")
     if not messages and not previous:
         raise invalid("must hold at least an item", "input")
-    return ModelRequest(
-        tuple(messages), **fields.common(body, items["tools"], "stop", "max_output_tokens"), previous=previous
-    )
+    more, ignored = _settings(body)
+    common = fields.common(body, items["tools"], "stop", "max_output_tokens")
+    return ModelRequest(tuple(messages), **common, more=more, ignored=ignored, previous=previous)
+
+
+def _settings(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return further settings by their names in chat completions, and the names of others."""
+    others = fields.rest(body, *_READ)
+    more = {name: others.pop(name) for name in _OF_CHAT if name in others}
+    reasoning, text = (fields.field(body, name, dict) or {} for name in ("reasoning", "text"))
+    kind = fields.field(text, "format", dict, "text") or {}
+    if kind.get("type") == "json_schema":
+        schema = {name: value for name, value in kind.items() if name != "type" and value is not None}
+        more["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif kind.get("type", "text") != "text":
+        more["response_format"] = kind
+    said = {"reasoning_effort": reasoning.get("effort"), "verbosity": text.get("verbosity")}
+    return more | {name: value for name, value in said.items() if value}, tuple(fields.unheard(others))
 
 
 def _kind(item: dict[str, Any]) -> str:
@@ -88,6 +124,8 @@ def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Mess
     elif kind == "reasoning":
         text = contents.content(item, "content", where)[0] or contents.content(item, "summary", where)[0]
         yield Message("assistant", reasoning=text)
+    elif kind.endswith("compaction") and item.get("encrypted_content"):
+        raise invalid("a compacted history of another server cannot be read here; send the items themselves", where)
     elif kind == "item_reference":
         yield _find_referred(fields.required(item, "id", where), where, stored)
     elif kind.endswith("_call_output") or (call_id and kind.endswith("_output")):
@@ -156,7 +194,8 @@ def _tools(of: dict[str, Any], where: str, namespace: str = "") -> Iterator[dict
 
 def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
-    cut = answer.finish == "length"
+    cut, wanted = answer.finish == "length", dict(request.more.get("response_format", {"type": "text"}))
+    wanted |= wanted.pop("json_schema", {})
     state = "incomplete" if cut else "completed"
     output: list[dict[str, Any]] = []
     if answer.reasoning:
@@ -185,10 +224,10 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         "metadata": {},
         "model": request.model,
         "output": [{"status": state, **item} for item in output],
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": request.more.get("parallel_tool_calls", True),
         "previous_response_id": f"resp_{request.previous}" if request.previous else None,
         "temperature": request.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": wanted},  # clients parse by it
         "tool_choice": "auto",
         "tools": [],
         "top_p": request.top_p,

@@ -190,7 +190,8 @@ OFFERS = {
 def test_tools_and_the_choice_among_them(path):
     offered, choices, one = OFFERS[path]
     body = {"messages": ASKED, "input": ASKED, "tools": offered}
-    assert DIALECTS[path].read(body, nothing_stored).tools == (FUNCTION,)
+    strict = {"strict": True} if path == "chat/completions" else {}
+    assert DIALECTS[path].read(body, nothing_stored).tools == ({**FUNCTION, **strict},)
     for name, choice in {**choices, "bash": one}.items():
         assert DIALECTS[path].read({**body, "tool_choice": choice}, nothing_stored).tool_choice == name
     for wrong in ({**one, "name": "other", "function": {"name": "other"}}, "most", 3, {"type": "mcp"}):
@@ -216,16 +217,80 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("path", IDS)
-def test_settings_are_read_and_unknown_keys_ignored(path):
-    sent = {"temperature": 0.5, "top_p": 1, "stream": True, "model": "m", "context_management": {"edits": []}}
-    request = DIALECTS[path].read({"messages": ASKED, "input": ASKED, **sent, **SETTINGS[path]}, nothing_stored)
+def test_settings_are_read(path):
+    asked = {"input" if path == "responses" else "messages": ASKED}
+    sent = {"temperature": 0.5, "top_p": 1, "stream": True, "model": "m"}
+    request = DIALECTS[path].read({**asked, **sent, **SETTINGS[path]}, nothing_stored)
     assert (request.temperature, request.top_p, request.stream, request.model) == (0.5, 1, True, "m")
     assert (request.max_tokens, request.stop) == (7, ("a", "b"))
-    nothing = dict.fromkeys([*sent, *SETTINGS[path]])
-    request = DIALECTS[path].read({"messages": ASKED, "input": ASKED, **nothing}, nothing_stored)
+    nothing = dict.fromkeys([*sent, *SETTINGS[path], "thread", "reasoning"])
+    request = DIALECTS[path].read({**asked, **nothing}, nothing_stored)
     assert request == dataclasses.replace(
         ModelRequest((Message("user", "Look."),)), include_usage=path != "chat/completions"
     )
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+#: The same wishes in the words of each dialect.
+WISHES = {
+    "chat/completions": {
+        **{"response_format": FORMAT, "reasoning_effort": "low", "parallel_tool_calls": False, "seed": 1},
+        **{"frequency_penalty": 0.5, "logit_bias": {"5": -100}},
+    },
+    "responses": {
+        "text": {"format": {"type": "json_schema", "name": "answer", "schema": SCHEMA}},
+        **{"reasoning": {"effort": "low", "summary": "auto"}, "parallel_tool_calls": False, "truncation": "auto"},
+    },
+    "messages": {
+        "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"},
+        **{"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}, "context_management": {"edits": [1]}},
+    },
+    "gemini": {
+        "generationConfig": {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA, "seed": 1},
+        "safetySettings": [{"category": "x"}],
+    },
+}
+
+
+@pytest.mark.parametrize("path", WISHES)
+def test_what_an_endpoint_may_know_is_read_and_the_rest_named(path):
+    asked = {"input": ASKED, "messages": ASKED, "contents": [{"parts": [{"text": "Look."}]}]}
+    key = {"responses": "input", "gemini": "contents"}.get(path, "messages")
+    request = DIALECTS[path].read({key: asked[key], **WISHES[path]}, nothing_stored)
+    assert request.more["response_format"] == FORMAT
+    if path == "gemini":
+        assert request.more["seed"] == 1
+    else:
+        assert (request.more["reasoning_effort"], request.more["parallel_tool_calls"]) == ("low", False)
+    if path == "responses":
+        answered = DIALECTS[path].whole(ModelAnswer("{}"), request)
+        assert answered["text"] == WISHES[path]["text"]  # clients parse by it
+    named = {"responses": ["truncation"], "messages": ["context_management"], "gemini": ["safetySettings"]}
+    assert [*request.ignored] == named.get(path, [])
+
+
+@pytest.mark.parametrize(("path", "field"), [
+    ("messages", {"thread": {"type": "create"}}), ("messages", {"thread": {"type": "continue"}}),
+    ("messages", {"container": "container_1"}), ("messages", {"compaction": {"type": "x"}}),
+    ("messages", {"previous_message_id": "msg_1"}),
+    ("responses", {"conversation": "conv_1"}), ("responses", {"prompt": {"id": "p"}}),
+    ("responses", {"background": True}),
+    ("responses", {"input": [{"type": "compaction", "encrypted_content": "x"}]}),
+    ("chat/completions", {"thread_id": "t"}), ("chat/completions", {"continue_from": 3}),
+    ("chat/completions", {"messages": [{"role": "assistant", "audio": {"id": "a"}}]}),
+    ("chat/completions", {"functions": [{"name": "f"}]}), ("gemini", {"cachedContent": "cachedContents/1"}),
+])  # fmt: skip
+def test_references_to_what_is_not_kept_are_refused(path, field):
+    asked = {"input": ASKED} if path == "responses" else {"messages": ASKED}
+    if path == "gemini":
+        asked = {"contents": [{"parts": [{"text": "Look."}]}]}
+    with pytest.raises(GatewayError) as refused:
+        DIALECTS[path].read({**asked, **field}, nothing_stored)
+    assert refused.value.kind == "invalid"
+    if "thread" in field:  # by which SDKs know to send the whole chat
+        details = DIALECTS[path].error(refused.value)["error"]["details"]
+        assert details == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 
 
 IMAGE = {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}

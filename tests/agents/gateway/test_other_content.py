@@ -256,7 +256,6 @@ def test_responses_tools_of_the_server_are_calls_and_results(name):
 @pytest.mark.parametrize(
     ("item", "shown"),
     [
-        ({"type": "compaction", "id": "cmp", "encrypted_content": "x"}, "[compaction]"),
         ({"type": "mcp_list_tools", "id": "l", "tools": [{"name": "f"}]}, '{"tools":[{"name":"f"}]}'),
     ],
 )
