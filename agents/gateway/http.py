@@ -62,7 +62,7 @@ class HttpServer:
     async def stop(self) -> None:
         """End all connections."""
         if self._server is not None and self._serving is not None:
-            self._server.leave()
+            self._server.should_exit = True
             await self._serving
             self._server = self._serving = None
 
@@ -74,29 +74,7 @@ class HttpServer:
 
 
 class Uvicorn(uvicorn.Server):
-    """A server that handles no signals and stops at once: uvicorn's looks ten times a second whether it should."""
-
-    def __init__(self, config: uvicorn.Config):
-        super().__init__(config)
-        self._leaving = asyncio.Event()
-
-    def leave(self) -> None:
-        self.should_exit = True
-        self._leaving.set()
-
-    async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # it also sets the date of the answers
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), 1.0)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for closing in (*self.servers, *(sockets or ())):
-            closing.close()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-        await asyncio.sleep(0)  # connections without a request have gone
-        if self.server_state.connections or self.server_state.tasks:
-            await super().shutdown(sockets)
+    """A server that handles no signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

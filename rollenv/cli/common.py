@@ -190,6 +190,8 @@ class AgentOptions:
         everything = set(vars(self))
         takes = {"chat": everything - {"model"}, "harness": everything, "local": drawing | {"threads"}, "vllm": drawing}
         for option, value in vars(self).items():
+            if option == "concurrency":  # of episodes, whoever plays
+                continue
             if value not in (None, "") and option not in takes.get(kind, {"temperature", "base_url"}):
                 who = owners.get(option, "a chat agent")
                 raise UsageError(f"--{option.replace('_', '-')} is for {who}, not for {name}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import sys
 import warnings
 from collections.abc import Callable
@@ -135,7 +136,10 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 to 5 as the errors say, 130 Ctrl-C."""
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 to 6 as the errors say, 130 Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # signs that the terminal's encoding lacks
     completion.run(_main)
 
 

@@ -133,7 +133,8 @@ def _serve(settings: Settings, port: int, workers: ServedWorkers) -> None:
 
     run.return_memory()
     sock = run.listen(settings.host, port, min(run.UNREAD, settings.silence))
-    address = f"{'https' if settings.tls else 'http'}://{settings.host}:{sock.getsockname()[1]}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{'https' if settings.tls else 'http'}://{host}:{sock.getsockname()[1]}"
 
     def ready() -> None:
         console.print(f"serving on {address}", soft_wrap=True, markup=False)

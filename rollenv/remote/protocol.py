@@ -133,6 +133,8 @@ class EnvBroke(ServerError):
 class ServerLost(RollenvError, ConnectionError):
     """The connection to a server was lost, or could not be opened."""
 
+    exit_code = 6
+
 
 KINDS: dict[str, type[RollenvError]] = {
     "usage": UsageError,

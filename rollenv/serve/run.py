@@ -22,7 +22,7 @@ from rollenv.core.registry import spec
 from rollenv.remote import protocol
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, HostedEnv, Views, avoid_none
-from rollenv.rollout.workers.pool import Answered, PooledEnv
+from rollenv.rollout.workers.pool import Answered, PooledEnv, PoolWorker
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.app import make_app
 from rollenv.serve.server import EnvServer, Settings
@@ -64,6 +64,11 @@ class ServedWorkers(ProcessWorkers):
             return await super().open(task, views=views, avoid=avoid, alone=alone)
         self.attach()
         return cast(PooledEnv, ServerEnv(self, task, views))
+
+    def on_death(self, worker: PoolWorker) -> None:
+        """Say that a worker is lost, and replace it."""
+        logger.warning("worker %s is lost: %s", worker.name, worker.death)
+        super().on_death(worker)
 
     def report(self) -> list[dict[str, Any]]:
         """The state of every worker, and of this process if it may have environments."""
@@ -242,6 +247,8 @@ async def serve(
     draining: list[asyncio.Task[None]] = []
 
     async def stop() -> None:
+        sessions = len(server.sessions.by_name)
+        logger.warning("draining: %d open sessions may end within %g s", sessions, settings.drain)
         await server.sessions.drain(settings.drain)
         web.should_exit = True
 
@@ -257,3 +264,4 @@ async def serve(
     gc.set_threshold(20_000, 20, 20)
     loop.call_soon(ready)
     await web.serve(sockets=[sock])
+    logger.warning("stopped")

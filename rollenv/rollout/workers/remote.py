@@ -16,7 +16,7 @@ from rollenv.core.pictures import Picture
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import refused
-from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerFull, ServerLost, SessionGone
+from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerFull, ServerLost, SessionGone, TooFast
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, avoid_none, validated
 from rollenv.rollout.workers.supervisor import Slot, Supervisor
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: Timeout of a connection attempt, and delay between two attempts, in seconds.
 _CONNECT, _AGAIN = 10.0, 0.5
+#: Seconds without a server before its callers are told, and between repetitions.
+_SAY_FIRST, _SAY_EVERY = 10.0, 60.0
 
 #: Seconds that a server may take to receive the last requests.
 _GOODBYE = 1.0
@@ -43,6 +45,7 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
         envs_per_server: maximum environments of this client on a server.
         ping_every: seconds between two pings.
         lost_after: seconds without an answer after which a server is lost; shorter interruptions are bridged.
+        patience: seconds in which no server plays, as all are lost or about to stop, after which they are given up.
     """
 
     interruptible = True
@@ -55,6 +58,7 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
         envs_per_server: int = 512,
         ping_every: float = 1.0,
         lost_after: float = 10.0,
+        patience: float = 120.0,
     ):
         addresses, env_id = parse(servers)
         if env_id:
@@ -63,6 +67,7 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
         if len(weights) != len(addresses) or min(weights) <= 0:
             raise UsageError(f"there are {len(addresses)} servers and the weights {weights}; each needs one above 0")
         self.envs_per_server, self.ping_every, self.lost_after = envs_per_server, ping_every, lost_after
+        self.patience, self._without = patience, math.inf
         super().__init__([WorkerServer(self, *server) for server in zip(addresses, weights, strict=True)])
 
     async def open(
@@ -76,6 +81,7 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
 
         Raises:
             NotAllowed: all servers refuse the token.
+            ServerLost: no server has played for ``patience`` seconds.
         """
         return await self.acquire(lambda: self._choose(avoid))
 
@@ -96,9 +102,25 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
 
     async def watch(self) -> None:
         """Ping the servers, and drop the connection of one that has been silent for too long."""
+        say_at = _SAY_FIRST
         async for late in self.ticks(self.ping_every):
             for server in self.slots:
                 server.look(late)
+            if any(server.up and not server.draining for server in self.slots):
+                self._without, say_at = math.inf, _SAY_FIRST
+                continue
+            self._without = min(self._without, self.time())
+            waited = self.time() - self._without
+            if waited >= say_at and any(self._lines.values()):
+                say_at = waited + _SAY_EVERY
+                logger.warning(
+                    "no server has played for %.0f s, of at most %.0f: %s", waited, self.patience, self._state()
+                )
+            self.wake()
+
+    def _state(self) -> str:
+        """Return why no server plays."""
+        return "; ".join(f"{each.name} {'is about to stop' if each.up else each.last_error}" for each in self.slots)
 
     def _choose(self, avoid: Avoid) -> WorkerServer | None:
         """Reserve the server with the least load for its weight; one to avoid only if there is no other."""
@@ -111,6 +133,8 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
         refusals = [server.refusal for server in self.slots if server.refusal is not None]
         if len(refusals) == len(self.slots):
             raise refusals[0]
+        if now - self._without >= self.patience:
+            raise ServerLost(f"no server has played for {now - self._without:.0f} s: {self._state()}")
         return None
 
 
@@ -125,7 +149,7 @@ class WorkerServer(Slot):
         self.workers, self.address, self.weight = workers, address, weight
         self.up, self.load = False, 0
         self.refusal: RollenvError | None = None
-        self.full_until = 0.0
+        self.full_until, self.draining = 0.0, False
         self.opened, self.room = 0, math.inf
         """Open sessions of this client, and how many it tries: those that a full server let it have, and one."""
         self._pending: dict[int, tuple[list[Any], asyncio.Future[Any]]] = {}
@@ -142,9 +166,9 @@ class WorkerServer(Slot):
         if self.opened >= self.room:
             self.room *= 2
 
-    def refused_one(self, until: float) -> None:
-        """Note that the server was full."""
-        self.full_until, self.room = until, self.opened + 1
+    def refused_one(self, until: float, draining: bool) -> None:
+        """Note that the server was full, or about to stop."""
+        self.full_until, self.room, self.draining = until, self.opened + 1, draining
 
     def start(self) -> None:
         """Connect in the running event loop."""
@@ -202,7 +226,7 @@ class WorkerServer(Slot):
             try:
                 async with asyncio.timeout(_CONNECT):
                     connection = await self._connect()
-                self._last_answer, self.refusal = loop.time(), None
+                self._last_answer, self.refusal, self.draining = loop.time(), None, False
                 await self._talk(connection)
                 why = "the connection was closed"
             except NotAllowed as error:
@@ -216,8 +240,8 @@ class WorkerServer(Slot):
                 silent_since = loop.time()
                 logger.info("%s: %s", self.name, why)
             elif not self.tried:
-                logger.warning("%s: %s; trying again until it answers", self.name, why)
-            self.up, self.tried = False, True
+                logger.warning("%s: %s; trying again", self.name, why)
+            self.up, self.tried, self.last_error = False, True, why
             if loop.time() - silent_since >= self.workers.lost_after or not self._pending:
                 self._lose(why)
             self.workers.on_change()
@@ -344,7 +368,7 @@ class RemoteWorkerEnv:
     async def _move(self, error: ServerFull) -> None:
         seconds = float(error.details.get("retry_after", 1.0))
         server, workers = self._server, self._server.workers
-        server.refused_one(workers.time() + seconds)
+        server.refused_one(workers.time() + seconds, bool(error.details.get("draining")))
         asyncio.get_running_loop().call_later(seconds, workers.wake)
         self._open = False  # what waits holds no place
         workers.give_back(server)
@@ -379,7 +403,11 @@ class RemoteWorkerEnv:
 
     async def _request(self, *request: Any) -> Any:
         try:
-            return await self._server.ask(*request)
+            while True:
+                try:
+                    return await self._server.ask(*request)
+                except TooFast as error:  # the client's quota, which has room again soon
+                    await asyncio.sleep(float(error.details.get("retry_after", 1.0)))
         except EnvBroke as error:
             raise EnvFailure(str(error.details.get("kind", "raised")), str(error)) from error
         except (ServerLost, SessionGone) as error:
