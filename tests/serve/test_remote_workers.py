@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 
 import pytest
 
+import rollenv
 from rollenv.agents.base import Action, OracleAgent, RandomAgent, Session
 from rollenv.core.errors import UsageError
-from rollenv.remote.protocol import NotAllowed
+from rollenv.remote.protocol import NotAllowed, ServerLost
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
@@ -107,3 +109,30 @@ def test_a_rolling_restart_replays_nothing(serve):
 def test_a_server_that_refuses_the_token_is_named(guarded):
     with pytest.raises(NotAllowed, match="token"):
         collect(RemoteWorkers(guarded[0].address), TASKS)
+
+
+def test_a_client_that_is_told_to_slow_down_slows_down(serve):
+    served = serve("--rate", "40", workers=1)
+    workers = RemoteWorkers(served.address, ping_every=1.0)
+    tasks = [Task("game:Sokoban-v0-tiny", seed) for seed in range(20)]
+    assert collect(workers, tasks, max_concurrent=20) == collect(None, tasks)
+
+
+@pytest.mark.parametrize("draining", [True, False])
+def test_servers_that_do_not_play_are_given_up_with_a_sentence(serve, draining, tmp_path):
+    with open(tmp_path / "log", "w+") as log:
+        served = serve("--drain", "60", workers=1, stderr=log)
+        held = rollenv.make(f"{served.address}/game:Sokoban-v0-tiny")
+        held.reset(seed=1)
+        served.signal(signal.SIGTERM if draining else signal.SIGKILL)
+        while draining and "draining: 1 open sessions" not in (tmp_path / "log").read_text():
+            time.sleep(0.05)
+        workers = RemoteWorkers(served.address, ping_every=0.1, lost_after=0.5, patience=1.0)
+        with pytest.raises(ServerLost, match="is about to stop" if draining else str(served.port)) as raised:
+            collect(workers, TASKS)
+        assert raised.value.exit_code == 6
+        if draining:
+            held.close()
+            assert served.process.wait(60) == 0
+            assert (tmp_path / "log").read_text().endswith("stopped\n")
+            assert "Traceback" not in (tmp_path / "log").read_text()
