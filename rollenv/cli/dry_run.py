@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
+from rich.markup import escape
 from rich.table import Table
 
 from rollenv.agents.engines.base import eyes_of, open_eyes
@@ -22,6 +24,7 @@ from rollenv.core.env import Env
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import pictures
 from rollenv.core.plugins import entry_points
+from rollenv.core.proxies import without_proxy
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
 from rollenv.gguf import gguf_of
@@ -58,8 +61,8 @@ def dry_run(config: TrainConfig) -> None:
 
     preflight(config)
     if not config.env.id:  # given rows, which no environment asks for
-        _print_settings(config)
-        console.print("\nnothing was started")
+        _print_differences(config)
+        _end(config)
         return
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
@@ -70,12 +73,14 @@ def dry_run(config: TrainConfig) -> None:
     turns = most_turns(env)
     env.close()
     refuse_without_room(config, plan, prompt, seen)
-    _print_settings(config)
+    _print_differences(config)
     console.print("\n[bold]the first prompt[/]")
     console.print(prompt, markup=False, soft_wrap=True)
     needs: dict[str, int | str] = {"teacher": teacher.about} if teacher else {}
     if seen:
         needs["tokens of pictures in a prompt"] = seen
+        if config.model.path == "tiny":
+            plan = replace(plan, about="tiny, a Qwen2-VL: built and warmed up on the spot")
     if config.algorithm.name in ("gigpo", "hgpo"):
         needs["states of turns"] = states_of_turns(trained, config.seed)
     _print_table("[bold]what the run needs[/]", needs | demand(config, plan, prompt, turns, seen))
@@ -85,14 +90,60 @@ def dry_run(config: TrainConfig) -> None:
             patches /= len(plan.tokenizer.encode(prompt, add_special_tokens=False)) + seen
         memory = dict(memory_rows(config, plan, teacher, together, patches))
         _print_table("[bold]memory of an update on its device[/] (besides caches while playing)", memory)
+    _end(config)
+
+
+def _print_differences(config: TrainConfig) -> None:
+    console.print("[bold]what differs from the defaults[/]")
+    for line in differences(config):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _end(config: TrainConfig) -> None:
+    console.print("\n[bold]all settings[/]")
+    console.print_json(json.dumps(config.model_dump(mode="json")))
+    for text in lacking_here(config):
+        console.print(f"[bold red]here the run would stop:[/] {escape(text)}", soft_wrap=True)
     console.print("nothing was started")
 
 
-def _print_settings(config: TrainConfig) -> None:
-    console.print_json(json.dumps(config.model_dump(mode="json")))
-    console.print("\n[bold]what differs from the defaults[/]")
-    for line in differences(config):
-        console.print(line, markup=False, soft_wrap=True)
+def lacking_here(config: TrainConfig) -> list[str]:
+    """Return what a run needs that this machine, or the player's address, does not have now."""
+    import torch
+
+    lacking, there = [], torch.cuda.device_count()
+    roles = config.placement.roles
+    gpus = sum(role.actors * role.gpus for role in (roles.reference, roles.teacher, roles.rewards))
+    gpus += config.placement.ranks * (config.placement.devices == "gpu")
+    gpus += config.rollout.shards * float(config.rollout.shard_options.get("num_gpus", 0))
+    if gpus > there and not os.environ.get("RAY_ADDRESS"):
+        lacking.append(f"it needs {gpus:g} GPU, and there are {there}; on a cluster, set RAY_ADDRESS")
+    try:
+        check_player(config)
+    except UsageError as error:
+        lacking.append(str(error))
+    return lacking
+
+
+def check_player(config: TrainConfig) -> None:
+    """Check that the player's servers answer.
+
+    Raises:
+        UsageError: one does not.
+    """
+    import httpx
+
+    player = config.player
+    if player.kind == "local":
+        return
+    for url in filter(None, player.url.split(",")):
+        try:
+            with httpx.Client(timeout=player.patience, mounts=without_proxy(url.strip())) as client:
+                client.get(f"{url.strip().rstrip('/').removesuffix('/v1')}/health")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UsageError(
+                f"no {player.kind} server answers at player.url={url.strip()}: {error}; start it first"
+            ) from error
 
 
 def _print_table(title: str, rows: Mapping[str, int | str]) -> None:

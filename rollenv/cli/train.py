@@ -28,7 +28,6 @@ from rollenv.cli.common import (
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
-from rollenv.core.proxies import without_proxy
 from rollenv.core.trust import TRUST_HELP, named
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def _write_recipe(config: TrainConfig, file: Path) -> None:
 def _need_everything(config: TrainConfig) -> None:
     """Raise one error for all missing requirements, before anything is written or loaded."""
     from rollenv import cards, hub
-    from rollenv.cli.dry_run import try_environments
+    from rollenv.cli.dry_run import check_player, try_environments
     from rollenv.core.registry import spec
     from rollenv.gguf import model_at
 
@@ -163,24 +162,7 @@ def _need_everything(config: TrainConfig) -> None:
 
     preflight(config)
     try_environments(config)
-    _need_player(config)
-
-
-def _need_player(config: TrainConfig) -> None:
-    """Check that the player's servers answer."""
-    import httpx
-
-    player = config.player
-    if player.kind == "local":
-        return
-    for url in filter(None, player.url.split(",")):
-        try:
-            with httpx.Client(timeout=player.patience, mounts=without_proxy(url.strip())) as client:
-                client.get(f"{url.strip().rstrip('/').removesuffix('/v1')}/health")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UsageError(
-                f"no {player.kind} server answers at player.url={url.strip()}: {error}; start it first"
-            ) from error
+    check_player(config)
 
 
 def _resume(recipe: str, overrides: Sequence[str], accept: bool, trust: bool) -> tuple[RunDir, TrainConfig]:

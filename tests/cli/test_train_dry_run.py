@@ -16,8 +16,9 @@ pytest.importorskip("transformers")
 
 def parts(text: str) -> tuple[dict, str, dict[str, str]]:
     """The settings, the first prompt, and the needs by name."""
-    settings, rest = json.JSONDecoder().raw_decode(text)[0], text[json.JSONDecoder().raw_decode(text)[1] :]
-    prompt, _, needs = rest.partition("what the run needs")
+    shown, _, rest = text.partition("all settings")
+    settings, _ = json.JSONDecoder().raw_decode(rest.strip())
+    prompt, _, needs = shown.partition("what the run needs")
     rows = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in needs.splitlines()]
     return settings, prompt.partition("the first prompt")[2].strip(), {r[0]: r[1] for r in rows if len(r) == 2}
 
