@@ -1,11 +1,22 @@
-"""``python -m rollenv`` is the command ``rollenv``."""
+"""The command ``rollenv``, also as ``python -m rollenv``."""
 
 import os
 import sys
 
+import rollenv
+
+
+def main() -> None:
+    """Run the command line; its parts are imported only if there is more to do than to print the version."""
+    if sys.argv[1:] == ["--version"]:
+        print(rollenv.__version__)  # noqa: T201
+        return
+    from rollenv.cli.main import main
+
+    main()
+
+
 if __name__ == "__main__":
     if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
         del sys.path[0]  # as with `rollenv`: the folder of a stranger's run may have modules
-    from rollenv.cli.main import main
-
     main()
