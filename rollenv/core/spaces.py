@@ -1,4 +1,4 @@
-"""The space of all texts, and its cells in the shared memory of Gymnasium's vectors."""
+"""The space of all texts, with what Gymnasium's wrappers and the shared memory of its vectors need of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
+from gymnasium.wrappers.utils import create_zero_array
 
 #: Maximum size of an observation in shared memory, in bytes of UTF-8.
 MAX_SHARED = 65_536
@@ -35,6 +36,11 @@ class TextSpace(gymnasium.spaces.Space[str]):
 
     def __repr__(self) -> str:
         return "TextSpace()"
+
+
+@create_zero_array.register(TextSpace)
+def _zero(space: TextSpace) -> str:
+    return ""
 
 
 class _Shared(Sequence[str]):

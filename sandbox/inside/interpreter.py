@@ -253,11 +253,11 @@ def serve_cells(interpreter: Interpreter | LanguageSession, requests: int, repor
     while line := protocol.read_message(requests):
         cell: RunCell = from_json(json.loads(line))
         try:
-            with _environment(cell.env):
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                if isinstance(interpreter, LanguageSession):
-                    interpreter.run(cell.code, cell.env)
-                else:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if isinstance(interpreter, LanguageSession):
+                interpreter.run(cell.code, cell.env)
+            else:
+                with _environment(cell.env):
                     interpreter.run(cell.code)
         except KeyboardInterrupt:  # between the cell's end and its report
             if interpreter.reporting:
