@@ -55,6 +55,7 @@ class Interpreter:
         if notebook:
             shell = magics.Magics(self.main.__dict__, self._cell, self._show)
             self.main.__dict__["get_ipython"] = lambda: shell
+            magics.OfferIPython(self.display)
         sys.modules["__main__"] = self.main
         self._futures = 0  # a ``from __future__ import`` also applies to later cells
         self._loop: Any = None
