@@ -56,18 +56,15 @@ class InGymnasium(gymnasium.Env[str, str]):
         self._begin = {"stream": copy.deepcopy(self.env.np_random), "seed": seed, "options": known}
         self._actions.clear()
         observation, info = self.env.reset(seed, options=known)
-        return self._with_suffix(observation, info), info
+        return self._shown(observation, info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         self._actions.append(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._with_suffix(observation, info), reward, terminated, truncated, info
+        return self._shown(observation, info), reward, terminated, truncated, info
 
-    def _with_suffix(self, observation: str, info: dict[str, Any]) -> str:
-        suffix = str(info.get("suffix", ""))
-        if not self.complete or suffix.strip() in observation:
-            return observation
-        return f"{observation.rstrip()}\n{suffix}"
+    def _shown(self, observation: str, info: dict[str, Any]) -> str:
+        return complete_text(observation, info) if self.complete else observation
 
     def render(self) -> Any:
         return self.env.render() if self.render_mode is not None else None
@@ -92,6 +89,12 @@ class InGymnasium(gymnasium.Env[str, str]):
             self.env.reset(self._begin["seed"], options=self._begin["options"])
             for action in self._actions:
                 self.env.step(action)
+
+
+def complete_text(observation: str, info: dict[str, Any]) -> str:
+    """Return an observation with ``info["suffix"]`` below it, unless it contains that."""
+    suffix = str(info.get("suffix", ""))
+    return observation if suffix.strip() in observation else f"{observation.rstrip()}\n{suffix}"
 
 
 def known_options(env: rollenv.Env, options: dict[str, Any] | None) -> dict[str, Any]:
