@@ -13,6 +13,7 @@ Agent ``player_N`` has seat N of the game.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium
@@ -35,7 +36,7 @@ def env(env_id: str, render_mode: str | None = None, **kwargs: Any) -> AECEnv[st
     return OrderEnforcingWrapper(Game(env_id, render_mode, **kwargs))
 
 
-class Game(AECEnv[str, dict[str, str], str]):
+class Game(AECEnv[str, dict[str, str], str]):  # type: ignore[misc]
     """A game of rollenv, with text as actions and ``{"text": ...}`` as observations.
 
     A player observes what it was shown last, ``""`` before its first turn. All agents end together.
@@ -79,6 +80,8 @@ class Game(AECEnv[str, dict[str, str], str]):
         self._shown = dict.fromkeys(self.agents, "")
         self._turn_of(text, info)
 
+    agent_selection: str
+
     def step(self, action: Any) -> None:
         """Play a turn with a text; None for an agent that is done.
 
@@ -121,7 +124,7 @@ class Game(AECEnv[str, dict[str, str], str]):
         shown: Any = self.game.render()
         if self.render_mode != "human":
             return shown
-        print(shown)
+        sys.stdout.write(f"{shown}\n")
         return None
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ class TextSpace(gymnasium.spaces.Space[str]):
 
 
 @create_zero_array.register(TextSpace)
-def _zero(space: TextSpace) -> str:
+def _zero(space: TextSpace) -> str:  # type: ignore[misc]
     return ""
 
 

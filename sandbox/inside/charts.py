@@ -69,7 +69,7 @@ def _scale(axis: Any) -> str:
 def _dates(numbers: Any) -> list[Any]:
     from matplotlib.dates import num2date
 
-    return list(num2date(numbers))
+    return list(num2date(numbers))  # type: ignore[no-untyped-call]
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.abc
 import importlib.machinery
 import io
 import os
@@ -389,7 +390,7 @@ _CLASSES = {"HTML": "html", "Markdown": "markdown", "Latex": "latex", "SVG": "sv
 _CLASSES |= {"Javascript": "javascript"}
 
 
-class OfferIPython:
+class OfferIPython(importlib.abc.Loader):
     """Finds ``IPython.display`` where the package is not installed: the last finder of modules."""
 
     def __init__(self, display: Callable[..., None]):

@@ -1,7 +1,7 @@
 """ROCK's sandboxes: ``rock.sdk.sandbox.client.Sandbox`` with ``SandboxConfig(base_url=...)``.
 
-A sandbox has the programs of this server, whatever image is requested, and at most its limits. Its status has the actual
-limits, and says what the client asked for and did not get.
+A sandbox has the programs of this server, whatever image is requested, and at most its limits. Its status has the
+actual limits, and says what the client asked for and did not get.
 """
 
 from __future__ import annotations

@@ -232,8 +232,11 @@ def _shown(result: Any) -> tuple[str, list[Picture]]:
     texts = [part.text for part in result.content if part.type == "text"]
     structured, shown = result.structured_content, [_part(part) for part in result.content]
     values = [structured]
-    if isinstance(structured, dict) and len(structured) == 1:  # SDKs and servers wrap what is no object
-        values += structured.values()
+    if isinstance(structured, dict) and structured.keys() == {"result"}:  # so Python's SDK wraps what is no object
+        values.append(structured["result"])
+    elif isinstance(structured, dict):
+        new = {name: value for name, value in structured.items() if not (isinstance(value, str) and value in texts)}
+        structured = new or None
     if structured is not None and not any(_repeats(texts, value) for value in values):
         shown.append(json.dumps(structured, ensure_ascii=False))
     if any(isinstance(part, Picture) for part in shown):
