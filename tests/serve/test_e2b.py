@@ -355,7 +355,13 @@ def test_odd_values_are_reported_and_nothing_breaks(box):
 
 def test_what_sandboxes_here_cannot_have(server):
     http = Client(server).http
-    for wanted in ({"autoPause": True}, {"volumeMounts": [{"name": "v", "path": "/v"}]}):
+    assert http.post("/v2/sandboxes", json={"network": {"denyOut": ["0.0.0.0/0"], "allowOut": []}}).status_code == 201
+    for wanted in (
+        {"network": {"allowOut": ["1.1.1.1"]}},
+        {"network": 1},
+        {"autoPause": True},
+        {"volumeMounts": [{"name": "v", "path": "/v"}]},
+    ):
         answer = http.post("/v2/sandboxes", json={"templateID": "base", **wanted})
         assert (answer.status_code, answer.json()["code"]) == (400, 400)
     assert http.post("/sandboxes/none/pause").status_code == 404

@@ -139,7 +139,6 @@ _MISSING = {
     "volumeMounts": "volumes",
     "mcp": "a gateway to MCP servers",
     "iam": "tokens for workloads",
-    "network": "rules for a network: it has none",
     "autoPause": "a pause at its end",
 }
 _CURSOR = re.compile(r"(\d{1,12}\.\d{6})_([\w-]{1,60})", re.ASCII)
@@ -214,6 +213,9 @@ class _Control:
         for name, what in _MISSING.items():
             if more.get(name):
                 raise UsageError(f"sandboxes of this server cannot have {what}; leave out {name!r}")
+        network = more.get("network") or {}
+        if not isinstance(network, dict) or any(value for rule, value in network.items() if rule != "denyOut"):
+            raise UsageError("sandboxes of this server have no network, so it has no rules: leave out 'network'")
         settings = {"lifetime": params.timeout, "metadata": params.metadata}
         session = await self.snapshots.open(client.name, params.templateID, params.envVars or {}, **settings)
         return Json(self.service.keys(session, request), 201)
