@@ -163,7 +163,7 @@ def test_a_pickled_copy_goes_on_with_the_episode(env_id):
 
 
 def test_options_of_others_are_named_and_ignored():
-    env = gymnasium.make("rollenv/math:TextbookArithmetic".replace(":", "."))
+    env = gymnasium.make("rollenv/rg.countdown")
     with pytest.warns(UserWarning, match="others"):
         known, _ = env.reset(seed=1, options={"others": 1, "index": 3})
     assert known == env.reset(seed=1, options={"index": 3})[0]
