@@ -235,8 +235,8 @@ def _shown(result: Any) -> tuple[str, list[Picture]]:
     if isinstance(structured, dict) and structured.keys() == {"result"}:  # so Python's SDK wraps what is no object
         values.append(structured["result"])
     elif isinstance(structured, dict):
-        new = {name: value for name, value in structured.items() if not (isinstance(value, str) and value in texts)}
-        structured = new or None
+        parts = [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in result.content]
+        structured = {name: value for name, value in structured.items() if value not in [*texts, parts]} or None
     if structured is not None and not any(_repeats(texts, value) for value in values):
         shown.append(json.dumps(structured, ensure_ascii=False))
     if any(isinstance(part, Picture) for part in shown):
