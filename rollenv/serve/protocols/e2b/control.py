@@ -341,7 +341,7 @@ class _Control:
             return False
         if params.template not in ("", details.template):
             return False
-        if params.startedAfter and session.started < _moment(params.startedAfter):
+        if params.startedAfter and _moment(_time(session.started)) < _moment(params.startedAfter):  # as it is shown
             return False
         pairs = parse_qsl(params.metadata, keep_blank_values=True)
         return all(session.metadata.get(unquote(key)) == unquote(value) for key, value in pairs)
