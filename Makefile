@@ -68,7 +68,7 @@ PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin
 
 # vLLM and frameworks that train and play, GEM and bfcl-eval, beside which tests play rollenv, and clients of other
 # projects, which talk to `rollenv serve`.
-PEERS := trackers tau2 rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker $(if $(PYTHON312),nemo harbor)
+PEERS := trackers tau2 rock openenv openenv-core e2b e2b-old fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker $(if $(PYTHON312),nemo harbor)
 vllm gem bfcl harbor: %: .bench/%/installed
 peers: $(PEERS:%=.bench/%/installed)
 
@@ -93,6 +93,7 @@ peers: $(PEERS:%=.bench/%/installed)
 .bench/nemo/installed: WARM := responses_api_agents.gymnasium_agent.app, pytest
 .bench/openenv-core/installed: PACKAGES := openenv-core==0.3.0  # the client before it was renamed
 .bench/e2b/installed: PACKAGES := e2b-code-interpreter==2.11.5 e2b==2.63.0
+.bench/e2b-old/installed: PACKAGES := e2b-code-interpreter==2.10.0 e2b==2.45.1  # it asks for internet access by default
 .bench/fusion/installed: PACKAGES := sandbox-fusion==0.3.7
 .bench/mcp/installed: PACKAGES := mcp==2.3.0
 .bench/openreward/installed: PACKAGES := openreward==0.1.167

@@ -192,10 +192,15 @@ class Commands:
         user: str | None = None,
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
+        errors: str = "backslashreplace",
     ) -> CommandHandle:
-        """Start a command in the background, with an open standard input. See :meth:`run`."""
+        """Start a command in the background, with an open standard input. See :meth:`run`.
+
+        Args:
+            errors: what becomes of bytes of the output that are not UTF-8, as in ``bytes.decode``.
+        """
         seconds = self._sandbox._seconds(timeout)
-        key, output, sandbox = self._new_key(), Output(on_stdout, on_stderr), self._sandbox
+        key, output, sandbox = self._new_key(), Output(on_stdout, on_stderr, errors=errors), self._sandbox
         request = self._request(command, cwd, env, seconds, user, key)
         request.stream, request.last = True, False
         number, inbox = sandbox._worker.send(request)

@@ -250,17 +250,25 @@ _NAMES = {field.name for field in fields(Result)} - {"extra"}
 
 
 class Output:
-    """Collects output and forwards it as text, split only between characters."""
+    """Collects output and forwards it as text, split only between characters.
+
+    Args:
+        errors: what becomes of bytes that are not UTF-8, as in ``bytes.decode``.
+    """
 
     def __init__(
-        self, on_stdout: OnText | None = None, on_stderr: OnText | None = None, on_result: OnResult | None = None
+        self,
+        on_stdout: OnText | None = None,
+        on_stderr: OnText | None = None,
+        on_result: OnResult | None = None,
+        errors: str = "backslashreplace",
     ):
         self.on_result = on_result
         self.pieces: dict[str, list[str]] = {"stdout": [], "stderr": []}
         self._callbacks: dict[str, list[OnText]] = {"stdout": [], "stderr": []}
         self.listen(on_stdout, on_stderr)
         decoder = codecs.getincrementaldecoder("utf-8")
-        self._decoders = {name: decoder("backslashreplace") for name in self.pieces}
+        self._decoders = {name: decoder(errors) for name in self.pieces}
 
     def listen(self, on_stdout: OnText | None, on_stderr: OnText | None) -> None:
         """Add callbacks for later output."""

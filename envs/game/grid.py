@@ -35,7 +35,7 @@ class GridGame(Env):
     Args:
         max_actions: moves before the episode is truncated; None for no limit.
         actions_per_turn: maximum number of moves in a turn, separated by ``||``; further ones are dropped.
-        action_format: ``boxed`` (GEM), ``answer`` (RAGEN, ROLL) or ``bare`` (nothing but the direction).
+        action_format: ``boxed`` (GEM), ``answer`` (RAGEN, ROLL) or ``bare`` (nothing but the direction, or its box).
         rewards: a name in ``reward_schemes``, or a :class:`Rewards` or its fields.
     """
 
@@ -132,7 +132,7 @@ class GridGame(Env):
         """Return the moves of a turn, and whether all of it was parsed. The last valid box counts."""
         text = self._extract(action)
         read = ([], False) if text is None else self._moves(text)
-        if read[1] or self.action_format != "boxed":
+        if read[1] or self.action_format == "answer":
             return read
         return next((earlier for earlier in map(self._moves, boxes(action)) if earlier[1]), read)
 

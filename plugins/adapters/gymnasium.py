@@ -14,6 +14,8 @@ It is not a plug-in of Gymnasium, because those load whenever Gymnasium does.
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import Any
 
 import gymnasium
@@ -28,7 +30,10 @@ class InGymnasium(gymnasium.Env[str, str]):
     """A rollenv environment with a Gymnasium spec; :attr:`env` is the environment itself, with rollenv's spec.
 
     Programs for Gymnasium read observations only, so these are complete: ``info["suffix"]`` (a board, for example) is
-    appended to the observation, unless it already contains it.
+    appended to the observation, unless it already contains it. Options that the environment does not know are for
+    others (wrappers, vectors), so there is only a warning.
+
+    A copy, pickled or not, continues from the environment's state, or repeats the episode where there is none.
 
     Args:
         render_mode: None, ``text``, ``ansi``, ``svg`` or ``rgb_array``; see :meth:`rollenv.EnvSpec.make`.
@@ -37,31 +42,68 @@ class InGymnasium(gymnasium.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg", "rgb_array"], "render_fps": 4}
 
     def __init__(self, env_id: str, render_mode: str | None = None, complete: bool = True, **kwargs: Any):
-        self.env = rollenv.make(env_id, render_mode=render_mode, **kwargs)
+        self._made = {"env_id": env_id, "render_mode": render_mode, **kwargs}
+        self.env = rollenv.make(**self._made)
         self.render_mode, self.complete = render_mode, complete
+        self._begin: dict[str, Any] | None = None
+        self._actions: list[str] = []
         self.observation_space = TextSpace()
         self.action_space = TextSpace()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        observation, info = self.env.reset(seed, options=options)
-        return self._with_suffix(observation, info), info
+        known = known_options(self.env, options)
+        self._begin = {"stream": copy.deepcopy(self.env.np_random), "seed": seed, "options": known}
+        self._actions.clear()
+        observation, info = self.env.reset(seed, options=known)
+        return self._shown(observation, info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self._actions.append(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._with_suffix(observation, info), reward, terminated, truncated, info
+        return self._shown(observation, info), reward, terminated, truncated, info
 
-    def _with_suffix(self, observation: str, info: dict[str, Any]) -> str:
-        suffix = str(info.get("suffix", ""))
-        if not self.complete or suffix.strip() in observation:
-            return observation
-        return f"{observation.rstrip()}\n{suffix}"
+    def _shown(self, observation: str, info: dict[str, Any]) -> str:
+        return complete_text(observation, info) if self.complete else observation
 
     def render(self) -> Any:
         return self.env.render() if self.render_mode is not None else None
 
     def close(self) -> None:
         self.env.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = None
+        if self._begin is not None and hasattr(self.env, "get_state"):
+            state = self.env.get_state()
+        return {**vars(self), "env": (self.env.np_random, state)}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        stream, state = values["env"]
+        vars(self).update(values, env=rollenv.make(**values["_made"]), _actions=list(values["_actions"]))
+        if state is not None:
+            self.env.set_state(state)
+            return
+        self.env.np_random = stream if self._begin is None else self._begin["stream"]
+        if self._begin is not None:
+            self.env.reset(self._begin["seed"], options=self._begin["options"])
+            for action in self._actions:
+                self.env.step(action)
+
+
+def complete_text(observation: str, info: dict[str, Any]) -> str:
+    """Return an observation with ``info["suffix"]`` below it, unless it contains that."""
+    suffix = str(info.get("suffix", ""))
+    return observation if suffix.strip() in observation else f"{observation.rstrip()}\n{suffix}"
+
+
+def known_options(env: rollenv.Env, options: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the options of a reset that an environment knows; warn of the others."""
+    given = options or {}
+    known = {name: value for name, value in given.items() if name in env.reset_options}
+    if others := sorted(map(str, given.keys() - known.keys())):
+        warnings.warn(f"{env}: reset ignores options that it does not know: {', '.join(others)}", stacklevel=3)
+    return known
 
 
 def gymnasium_id(env_id: str) -> str:

@@ -178,7 +178,7 @@ class Answered(GemEnv):
         if self.seed == kwargs.get("seed", self._default_seed):
             warnings.warn("the new environment has the same seed, so that it asks the same questions", stacklevel=2)
         child = type(self)(**{**self._arguments(), **kwargs})
-        child.spec = self.spec
+        child.spec = self.own_spec
         return child
 
     def _arguments(self) -> dict[str, Any]:

@@ -93,8 +93,6 @@ class Env(gymnasium.Env[str, str]):
     #: Patterns of what the text says of the board's symbols, and the words for a reader who sees a picture instead
     #: (``images="only"``).
     picture_words: Mapping[str, str] = {}
-    #: The :class:`rollenv.EnvSpec`, set by :func:`rollenv.make`.
-    spec: Any = None
     #: The keys that ``reset(options=...)`` takes; any other is an error.
     reset_options: frozenset[str] = frozenset()
     #: Number of players. With several, info["player"] says who moves next (the guide of seats has the contract).
@@ -112,6 +110,8 @@ class Env(gymnasium.Env[str, str]):
     env_id: str | None = None
     entry_point: str | Callable[..., Env] | None = None
 
+    _spec: Any = None
+    _own_spec: Any = None
     _over = True
     _begun = False
     _random_actions: random.Random | None = None
@@ -129,6 +129,22 @@ class Env(gymnasium.Env[str, str]):
         raise NotImplementedError(f"{type(self).__name__} has no _step()")
 
     # -- what a caller uses ------------------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Any:
+        """The :class:`rollenv.EnvSpec`, set by :func:`rollenv.make`; Gymnasium's, once ``gymnasium.make`` set that."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, value: Any) -> None:
+        self._spec = value
+        if not isinstance(value, gymnasium.envs.registration.EnvSpec):
+            self._own_spec = value
+
+    @property
+    def own_spec(self) -> Any:
+        """The :class:`rollenv.EnvSpec` by which it was built, whatever Gymnasium has set; None if there is none."""
+        return self._own_spec
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
         """Start an episode and return ``(observation, info)``.
@@ -153,7 +169,7 @@ class Env(gymnasium.Env[str, str]):
         return observation, info
 
     def _checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
-        given = {**(self.spec.options if self.spec else {}), **(options or {})}
+        given = {**(self.own_spec.options if self.own_spec else {}), **(options or {})}
         for name in given.keys() - self.reset_options:
             known = f"there is {', '.join(sorted(self.reset_options))}" if self.reset_options else "it takes none"
             hint = did_you_mean(str(name), self.reset_options, known)
@@ -262,9 +278,9 @@ class Env(gymnasium.Env[str, str]):
             if kwargs:
                 raise UsageError(f"{self}: spawn(same_state=True) takes no other arguments, got {sorted(kwargs)}")
             return self._twin()
-        if self.spec is None:
+        if self.own_spec is None:
             raise UsageError(f"{self}: only an environment that rollenv.make() built can spawn a fresh one")
-        fresh: Env = self.spec.make(**kwargs)
+        fresh: Env = self.own_spec.make(**kwargs)
         return fresh
 
     def _twin(self) -> Env:
@@ -358,8 +374,6 @@ class Wrapper(Env):
     What :class:`Env` defines is :func:`inherited` by name, and ``__getattr__`` finds the rest.
     """
 
-    _own_spec: Any = None
-
     def __init__(self, env: Env):
         self.env = env
 
@@ -422,12 +436,17 @@ class Wrapper(Env):
 
     @property
     def spec(self) -> Any:
-        """The wrapper's own spec if :func:`rollenv.make` built it, else the inner environment's."""
-        return self._own_spec or self.env.spec
+        """Gymnasium's spec, the wrapper's own if :func:`rollenv.make` built it, or the inner environment's."""
+        inner = self.env.spec
+        return inner if isinstance(inner, gymnasium.envs.registration.EnvSpec) else self._own_spec or inner
 
     @spec.setter
     def spec(self, value: Any) -> None:
         self._own_spec = value
+
+    @property
+    def own_spec(self) -> Any:
+        return self._own_spec or get_inner(self.env, "own_spec")
 
     env_id = inherited("env_id")
     entry_point = inherited("entry_point")

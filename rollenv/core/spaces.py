@@ -1,4 +1,4 @@
-"""The space of all texts, and its cells in the shared memory of Gymnasium's vectors."""
+"""The space of all texts, with what Gymnasium's wrappers and the shared memory of its vectors need of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces.utils import flatten, flatten_space, unflatten
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
+from gymnasium.wrappers.utils import create_zero_array
 
 #: Maximum size of an observation in shared memory, in bytes of UTF-8.
 MAX_SHARED = 65_536
@@ -24,6 +26,10 @@ class TextSpace(gymnasium.spaces.Space[str]):
         """Sample up to 20 printable ASCII characters."""
         return "".join(map(chr, self.np_random.integers(32, 127, size=int(self.np_random.integers(0, 21)))))
 
+    @property
+    def is_np_flattenable(self) -> bool:
+        return False
+
     def contains(self, x: Any) -> bool:
         return isinstance(x, str)
 
@@ -35,6 +41,22 @@ class TextSpace(gymnasium.spaces.Space[str]):
 
     def __repr__(self) -> str:
         return "TextSpace()"
+
+
+@create_zero_array.register(TextSpace)
+def _zero(space: TextSpace) -> str:  # type: ignore[misc]
+    return ""
+
+
+@flatten_space.register(TextSpace)
+def _flat_space(space: TextSpace) -> TextSpace:
+    return space
+
+
+@flatten.register(TextSpace)
+@unflatten.register(TextSpace)
+def _flat(space: TextSpace, x: str) -> str:  # type: ignore[misc]
+    return x
 
 
 class _Shared(Sequence[str]):

@@ -398,7 +398,7 @@ def _spawn(self: RemoteEnv, same_state: bool = False, **kwargs: Any) -> Env:
     if kwargs:
         raise UsageError(f"{self}: spawn(same_state=True) takes no other arguments, got {sorted(kwargs)}")
     twin = RemoteEnv.open(self._addresses, self._env_id, self._kwargs, ReplayLog(list(self._history.calls)))
-    twin.spec, twin._over, twin._begun = self.spec, self._over, self._begun
+    twin.spec, twin._over, twin._begun = self.own_spec, self._over, self._begun
     return twin
 
 

@@ -49,15 +49,16 @@ def _ticks(axes: Any) -> Json:
     ticks: Json = {}
     for name in "xy":
         axis = getattr(axes, f"{name}axis")
-        ticks[f"{name}_ticks"] = [_plain(v) for v in axis.get_majorticklocs()]
+        scale, places = _scale(axis), axis.get_majorticklocs()
+        ticks[f"{name}_ticks"] = [_plain(v) for v in (_dates(places) if scale == "datetime" else places)]
         ticks[f"{name}_tick_labels"] = [t.get_text() for t in axis.get_ticklabels()]
-        ticks[f"{name}_scale"] = _scale(axis)
+        ticks[f"{name}_scale"] = scale
     return ticks
 
 
 def _scale(axis: Any) -> str:
     with contextlib.suppress(AttributeError):
-        converter = type(axis.converter).__name__
+        converter = type(axis.get_converter() if hasattr(axis, "get_converter") else axis.converter).__name__
         if "Date" in converter:
             return "datetime"
         if "Category" in converter:
@@ -65,8 +66,18 @@ def _scale(axis: Any) -> str:
     return str(axis.get_scale())
 
 
+def _dates(numbers: Any) -> list[Any]:
+    from matplotlib.dates import num2date
+
+    return list(num2date(numbers))  # type: ignore[no-untyped-call]
+
+
 def _plain(value: Any) -> Any:
-    """Convert a value to a number or text of JSON."""
+    """Convert a value to a number or text of JSON; a time becomes text in ISO 8601."""
+    if type(value).__name__ == "datetime64":
+        return str(value)
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -92,11 +103,13 @@ def _lines(axes: Any) -> list[Json]:
 
 
 def _scatters(axes: Any) -> list[Json]:
-    clouds = [c for c in axes.collections if type(c).__name__ == "PathCollection"]
-    return [
-        {"label": _label(cloud, n, "scatter"), "points": _points(*cloud.get_offsets().T)}
-        for n, cloud in enumerate(clouds)
-    ]
+    clouds, scatters = [c for c in axes.collections if type(c).__name__ == "PathCollection"], []
+    for number, cloud in enumerate(clouds):
+        xs, ys = cloud.get_offsets().T
+        xs = _dates(xs) if _scale(axes.xaxis) == "datetime" else xs
+        ys = _dates(ys) if _scale(axes.yaxis) == "datetime" else ys
+        scatters.append({"label": _label(cloud, number, "scatter"), "points": _points(xs, ys)})
+    return scatters
 
 
 def _bars(axes: Any) -> list[Json]:

@@ -55,6 +55,7 @@ class Interpreter:
         if notebook:
             shell = magics.Magics(self.main.__dict__, self._cell, self._show)
             self.main.__dict__["get_ipython"] = lambda: shell
+            magics.OfferIPython(self.display)
         sys.modules["__main__"] = self.main
         self._futures = 0  # a ``from __future__ import`` also applies to later cells
         self._loop: Any = None
@@ -253,11 +254,11 @@ def serve_cells(interpreter: Interpreter | LanguageSession, requests: int, repor
     while line := protocol.read_message(requests):
         cell: RunCell = from_json(json.loads(line))
         try:
-            with _environment(cell.env):
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                if isinstance(interpreter, LanguageSession):
-                    interpreter.run(cell.code, cell.env)
-                else:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if isinstance(interpreter, LanguageSession):
+                interpreter.run(cell.code, cell.env)
+            else:
+                with _environment(cell.env):
                     interpreter.run(cell.code)
         except KeyboardInterrupt:  # between the cell's end and its report
             if interpreter.reporting:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib.abc
+import importlib.machinery
 import io
 import os
 import re
 import signal
 import sys
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -359,3 +362,51 @@ def _duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
+
+
+class Shown:
+    """A value with one representation, as those of ``IPython.display``.
+
+    Args:
+        data: the content; a text for a picture is the name of its file.
+    """
+
+    name = ""
+
+    def __init__(self, data: Any = None, filename: str | None = None, **_: Any):
+        if self.name == "png" and isinstance(data, str):
+            filename = data
+        if filename is not None:
+            with open(filename, "rb") as file:
+                data = file.read()
+        self.data = data
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        jpeg = isinstance(self.data, bytes) and self.data.startswith(b"\xff\xd8")
+        return {"jpeg" if jpeg else self.name: self.data}
+
+
+_CLASSES = {"HTML": "html", "Markdown": "markdown", "Latex": "latex", "SVG": "svg", "JSON": "json", "Image": "png"}
+_CLASSES |= {"Javascript": "javascript"}
+
+
+class OfferIPython(importlib.abc.Loader):
+    """Finds ``IPython.display`` where the package is not installed: the last finder of modules."""
+
+    def __init__(self, display: Callable[..., None]):
+        package, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+        # There is no shell: matplotlib and others would use more of it than there is.
+        vars(package).update(display=module, get_ipython=lambda: None, version_info=(9, 0, 0), __path__=[])
+        vars(module).update(display=display, clear_output=lambda wait=False: None)
+        vars(module).update({name: type(name, (Shown,), {"name": short}) for name, short in _CLASSES.items()})
+        self._modules = {"IPython": package, "IPython.display": module}
+        sys.meta_path.append(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.machinery.ModuleSpec(name, self) if name in self._modules else None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return self._modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Leave the module as it is."""

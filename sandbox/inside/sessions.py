@@ -104,12 +104,17 @@ class LanguageSession:
             os.close(cells)
             os.close(lines)
             os.set_blocking(self._cells, False)
-        self._number += 1
-        cell = f"{self._number}\n{_variables(self.language, env or {})}{code}\0".encode("utf-8", "replace")
+        set_env, restore_env = _variables(self.language, env or {})
         try:
-            line = self._tell(cell)
+            if env:
+                self._tell(set_env)
+            line = self._tell(code)
+            if env and line is not None:
+                self._tell(restore_env)
         except KeyboardInterrupt:
             line = self._forward_interrupt()
+            if env and line is not None:
+                self._tell(restore_env)
             kept = "" if line else "; its process did not react and was ended"
             return self._failed("KeyboardInterrupt", f"it was interrupted{kept}", "")
         if line is None:
@@ -134,9 +139,11 @@ class LanguageSession:
         """Report an interrupt between the cell's end and its report."""
         self._failed("KeyboardInterrupt", "it was interrupted", "")
 
-    def _tell(self, cell: bytes) -> str | None:
+    def _tell(self, code: str) -> str | None:
         """Send a cell and wait for the status line; return None if the program has ended."""
         assert self._process is not None
+        self._number += 1
+        cell = f"{self._number}\n{code}\0".encode("utf-8", "replace")
         over = os.pidfd_open(self._process.pid)
         watched = [self._lines, over]
         try:
@@ -210,10 +217,13 @@ def _own_group() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def _variables(language: str, env: Mapping[str, str]) -> str:
-    """Return code that sets environment variables for this and later cells, without a newline."""
-    if not env:
-        return ""
+def _variables(language: str, env: Mapping[str, str]) -> tuple[str, str]:
+    """Return cells that set environment variables for a cell and that restore them after it."""
     if language == "bash":
-        return "export " + " ".join(f"{shlex.quote(k)}={shlex.quote(v)}" for k, v in env.items()) + "; "
-    return f"Object.assign(process.env, {json.dumps(dict(env))}); "
+        names = " ".join(map(shlex.quote, env))
+        values = " ".join(f"{shlex.quote(k)}={shlex.quote(v)}" for k, v in env.items())
+        before = f"__before=$(declare -p {names} 2> /dev/null); export {values}"
+        return before, f'unset -v {names}; eval "$__before"; unset -v __before'
+    before = f"globalThis.__before = {{...process.env}}; void Object.assign(process.env, {json.dumps(dict(env))})"
+    restore = "k in __before ? process.env[k] = __before[k] : delete process.env[k]"
+    return before, f"for (const k of {json.dumps(list(env))}) {restore}; delete globalThis.__before"

@@ -77,6 +77,17 @@ def test_raw_display_and_names_that_are_no_types(box):
     assert box.run_code("1 + 1").text == "2"
 
 
+def test_display_is_where_notebooks_import_it_from(box):
+    needs_none = "import importlib.util; importlib.util.find_spec('IPython').origin"
+    if box.run_code(needs_none).text is not None:
+        pytest.skip("IPython is installed")
+    code = "from IPython.display import display, HTML\nimport IPython\ndisplay(HTML('<b>x</b>'))\nIPython.display.JSON({'a': 1})"
+    first, second = box.run_code(code).results
+    assert (first.html, first.is_main_result) == ("<b>x</b>", False)
+    assert second.json == {"a": 1}
+    assert box.run_code("import IPython.core").error.name == "ModuleNotFoundError"
+
+
 def test_callbacks_get_results_and_errors_as_they_come(box):
     seen: list[tuple[str, float]] = []
     start = time.monotonic()
@@ -165,6 +176,22 @@ def test_charts_say_what_was_drawn(kind, drawn):
         assert found[name] == (pytest.approx(value, rel=1e-5) if isinstance(value, (int, float)) else value)
     if kind in ("line", "scatter"):
         assert (chart["x_scale"], len(chart["x_ticks"])) == ("linear", len(chart["x_tick_labels"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", ["days", "np.array(days, dtype='datetime64[ns]')"])
+@pytest.mark.parametrize("draw", ["plot", "scatter"])
+def test_dates_are_dates(draw, values, drawn):
+    done = drawn.run_code(
+        "import matplotlib.pyplot as plt, datetime, numpy as np\n"
+        "days = [datetime.date(2024, 1, day) for day in (1, 2, 3)]\n"
+        f"plt.{draw}({values}, [1, 2, 3]); plt.show()"
+    )
+    assert done.error is None, done.error
+    chart = done.results[0].chart
+    assert chart["x_scale"] == "datetime"
+    assert chart["x_ticks"][0].startswith("2024-01-01")
+    assert [x[:10] for x, _ in chart["elements"][0]["points"]] == ["2024-01-01", "2024-01-02", "2024-01-03"]
 
 
 def test_show_shows_each_figure_at_once_and_several_axes_are_a_superchart(drawn):
@@ -396,6 +423,11 @@ def test_bash_keeps_its_state(box):
     assert (said(failed), failed.error.name, failed.exit_code) == ("out\n", "Exit", None)
     assert run("if").error is not None
     assert said(run("echo $x $WORD", env={"WORD": "it's"})) == "5 it's\n"
+    assert said(run("echo $x ${WORD:-none}")) == "5 none\n", "variables of a call end with it"
+    assert said(run("export WORD=own; true")) == ""
+    assert said(run("echo $WORD; WORD=new", env={"WORD": "call"})) == "call\n"
+    assert said(run("bash -c 'echo $WORD'")) == "own\n"
+    assert run("false", env={"WORD": "call"}).error.name == "Exit"
     assert run("sleep 30", timeout=0.4).error.name == "Timeout"
     assert said(run("echo $x")) == "5\n", "an interrupt keeps the state"
     assert "3" in run("exit 3").error.value
@@ -422,6 +454,9 @@ def test_javascript_keeps_its_state():
         assert run("throw null").error is not None
         assert run("process.exit(4)").error is not None
         assert run("1 + 1").text == "2"
+        assert run("await Promise.resolve(process.env.WORD)", env={"WORD": "call"}).text == "'call'"
+        assert run("const nothing = process.env.WORD", env={"WORD": "call"}).text is None
+        assert run("process.env.WORD ?? 'none'").text == "'none'"
 
 
 def test_a_forged_line_of_a_session_harms_itself_alone(box):

@@ -194,6 +194,10 @@ def test_files(box):
     assert http.get("/files", params={"path": "~/a/b"}).content == b"\0\xff"
     form = [("file", ("x/ü", b"1")), ("file", ("/tmp/y", b"2"))]
     assert [one["path"] for one in http.post("/files", files=form).json()] == ["/home/user/x/ü", "/tmp/y"]
+    nameless = [("file", (None, b"\xe2\xff\0"))]
+    assert http.post("/files", params={"path": "n"}, files=nameless).json()[0]["path"] == "/home/user/n"
+    assert http.get("/files", params={"path": "n"}).content == b"\xe2\xff\0"
+    assert http.post("/files", files=nameless).status_code == 400
     bomb = gzip.compress(bytes(200 << 20))
     packed = octets | {"Content-Encoding": "gzip"}
     assert http.post("/files", params={"path": "z"}, content=bomb, headers=packed).status_code == 507
@@ -217,6 +221,52 @@ def test_downloads_that_are_left_make_room_for_others(box):
         with box.http.stream("GET", "/files", params={"path": "big"}) as answer:
             assert next(answer.iter_bytes())
     assert len(box.http.get("/files", params={"path": "big"}, timeout=10).content) == 30 << 20
+
+
+def test_links_are_what_they_lead_to(box):
+    box.execute("import os; os.makedirs('a/b'); open('a/c', 'w'); os.symlink('b', 'a/dir'); os.symlink('c', 'a/link')")
+    box.execute("os.symlink('a/link', 'twice'); os.symlink('none', 'broken'); os.symlink('round', 'round')")
+    home, seen = "/home/user", {}
+    for path in ("a/dir", "twice", "broken", "round"):
+        entry = box.call("filesystem.Filesystem/Stat", path=path)[1]["entry"]
+        seen[path] = entry["type"].removeprefix("FILE_TYPE_"), entry["symlinkTarget"]
+    assert seen == {
+        "a/dir": ("DIRECTORY", f"{home}/a/b"),
+        "twice": ("FILE", f"{home}/a/c"),
+        "broken": ("SYMLINK", f"{home}/broken"),
+        "round": ("SYMLINK", f"{home}/round"),
+    }
+    listed = box.call("filesystem.Filesystem/ListDir", path="a")[1]["entries"]
+    assert {one["name"]: one["type"] for one in listed if "symlinkTarget" in one} == {
+        "dir": "FILE_TYPE_DIRECTORY",
+        "link": "FILE_TYPE_FILE",
+    }
+
+
+def test_outputs_keep_their_bytes(box):
+    command = {"cmd": "/bin/sh", "args": ["-c", "printf 'a\\342\\377b'; printf '\\200' >&2"]}
+    events, _ = box.stream("process.Process/Start", {"process": command})
+    data = [event["event"]["data"] for event in events if "data" in event["event"]]
+    written = {name: base64.b64decode(text) for each in data for name, text in each.items()}
+    assert written == {"stdout": b"a\xe2\xffb", "stderr": b"\x80"}
+
+
+@pytest.mark.parametrize("code", ["'bar'", '"it\'s"', "''"])
+def test_a_string_has_no_quotes(box, code):
+    assert box.execute(code)[0]["text"] == eval(code)
+
+
+def test_what_older_clients_ask_for(server):
+    client = Client(server).make(allow_internet_access=True, allowInternetAccess=True)
+    at = f"/sandboxes/{client.told['sandboxID']}"
+    info = client.http.get(at).json()
+    assert info["allowInternetAccess"] is False
+    listed = client.http.get("/v2/sandboxes", params={"startedAfter": info["startedAt"]}).json()
+    assert client.told["sandboxID"] in [one["sandboxID"] for one in listed]
+    now = int(time.time())
+    for seconds, found in (({}, 1), ({"start": now - 60, "end": now + 600}, 1), ({"end": now - 60}, 0)):
+        assert len(client.http.get(f"{at}/metrics", params=seconds).json()) == found
+    client.http.delete(at)
 
 
 @pytest.mark.integration
@@ -305,7 +355,13 @@ def test_odd_values_are_reported_and_nothing_breaks(box):
 
 def test_what_sandboxes_here_cannot_have(server):
     http = Client(server).http
-    for wanted in ({"allowInternetAccess": True}, {"autoPause": True}, {"volumeMounts": [{"name": "v", "path": "/v"}]}):
+    assert http.post("/v2/sandboxes", json={"network": {"denyOut": ["0.0.0.0/0"], "allowOut": []}}).status_code == 201
+    for wanted in (
+        {"network": {"allowOut": ["1.1.1.1"]}},
+        {"network": 1},
+        {"autoPause": True},
+        {"volumeMounts": [{"name": "v", "path": "/v"}]},
+    ):
         answer = http.post("/v2/sandboxes", json={"templateID": "base", **wanted})
         assert (answer.status_code, answer.json()["code"]) == (400, 400)
     assert http.post("/sandboxes/none/pause").status_code == 404
@@ -463,6 +519,48 @@ try:
 except AuthenticationException:
     print("all")
 """
+
+
+OLDER = """
+import datetime
+from e2b import FileType, SandboxQuery
+from e2b_code_interpreter import Sandbox
+box = Sandbox.create(envs={"A": "created"}, metadata={"m": "1"})
+info = box.get_info()
+assert info.metadata == {"m": "1"} and not info.allow_internet_access
+assert box.sandbox_id in [one.sandbox_id for one in Sandbox.list(query=SandboxQuery(metadata={"m": "1"})).next_items()]
+assert len(box.get_metrics(end=datetime.datetime.now())) == 1
+for language, first, later in (
+    ("python", "import os; os.environ['A']", "os.environ['A']"), ("bash", "echo $A", "echo $A"),
+    ("javascript", "process.env.A", "process.env.A"),
+):
+    texts = [(lambda done: done.text or done.logs.stdout[0])(box.run_code(code, language=language, envs=envs)).strip()
+             for code, envs in ((first, {"A": "call"}), (later, {}))]
+    assert texts == ["call", "created"], texts
+shown = box.run_code("from IPython.display import display, HTML; display({'text/latex': 'x'}, raw=True); HTML('<b>')")
+assert [list(one.formats()) for one in shown.results] == [["latex"], ["text", "html"]], shown
+box.files.write("d/a.txt", b"text")
+box.files.write_files([{"path": "d/b", "data": "1"}, {"path": "d/c", "data": b"2"}])
+assert box.commands.run("ln -s a.txt d/l; printf 'a\\\\342b'").stdout == "a\ufffdb"
+link = box.files.get_info("d/l")
+assert (link.type, link.symlink_target) == (FileType.FILE, "/home/user/d/a.txt")
+assert {one.name: one.type for one in box.files.list("d")}["l"] == FileType.FILE
+assert box.files.read("d/l") == "text" and not box.files.exists("none")
+assert box.files.rename("d/b", "d/e").path == "/home/user/d/e"
+running = box.commands.run("cat", background=True, stdin=True)
+box.commands.send_stdin(running.pid, "in")
+box.commands.kill(running.pid)
+assert Sandbox.connect(box.sandbox_id).run_code("1").text == "1"
+box.kill()
+assert not box.is_running()
+print("all")
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("client", ["e2b", "e2b-old"])
+def test_clients_of_two_ages(server, client):
+    assert run(client, OLDER, **environ(server, "e2b_" + "0" * 40)) == ["all"]
 
 
 @pytest.mark.integration

@@ -407,7 +407,9 @@ def test_requests_that_no_session_is_for(server, general):
     assert patient.delete(f"{server.http}/mcp").status_code == 400
     for name in ("x", "0" * 32):
         assert patient.delete(f"{server.http}/mcp", headers={"Mcp-Session-Id": name}).status_code == 404
-    assert general.post("tools/list", **{"Mcp-Protocol-Version": "2026-07-28"}).json()["error"]["code"] == -32022
+    refused = general.post("tools/list", number="a", **{"Mcp-Protocol-Version": "2026-07-28"}).json()
+    assert (refused["id"], refused["error"]["code"]) == ("a", -32022)
+    assert "2025-11-25" in refused["error"]["data"]["supported"]
     assert general.post("tools/list", **{"Mcp-Protocol-Version": "x"}).status_code == 400
     assert patient.post(f"{server.http}/mcp/env/test:Echo-v0", json={}, headers=mine).status_code == 404
     assert general.ask("no/such")["error"]["code"] == -32601

@@ -282,6 +282,18 @@ RESULTS = {
         {"content": [text('{"degrees":17}')], "structuredContent": {"degrees": 17}},
         '{"degrees":17}',
     ),
+    "a text by another name": ({"content": [text("a b")], "structuredContent": {"content": "a b"}}, "a b"),
+    "a text with more": (
+        {"content": [text("a b")], "structuredContent": {"content": "a b", "lines": 1}},
+        'a b\n{"lines": 1}',
+    ),
+    "parts by another name": (
+        {
+            "content": [{"type": "image", "data": "eA==", "mimeType": "image/png"}],
+            "structuredContent": {"content": [{"type": "image", "data": "eA==", "mimeType": "image/png"}]},
+        },
+        "[image image/png]",
+    ),
     "a wrapped text": ({"content": [text("5")], "structuredContent": {"result": "5"}}, "5"),
     "a wrapped number": ({"content": [text("5")], "structuredContent": {"result": 5}}, "5"),
     "a wrapped list": ({"content": [text("a"), text("2")], "structuredContent": {"result": ["a", 2]}}, "a\n2"),

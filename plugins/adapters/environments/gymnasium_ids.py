@@ -412,13 +412,13 @@ class GymnasiumEnv(Env):
 
     def _twin(self) -> Env:
         twin = GymnasiumEnv(**self._arguments)
-        twin.spec = self.spec
+        twin.spec = self.own_spec
         if self._begun:
             twin.set_state(self.get_state())
         return twin
 
     def _can_return(self) -> None:
-        if self.spec is not None and self.spec.nondeterministic:
+        if self.own_spec is not None and self.own_spec.nondeterministic:
             raise NoSuchAbility(f"{self} is nondeterministic, so it cannot go back to a state")
 
     def _example(self) -> str:

@@ -14,7 +14,7 @@ import random
 import re
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -74,7 +74,7 @@ def _headers() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=64)
 def about(base: str) -> dict[str, Any]:
-    """Return the server's ``schema`` of actions (empty if none), ``name`` and ``description``.
+    """Return the server's ``schema`` of actions (empty if none), ``tools``, ``name`` and ``description``.
 
     Raises:
         ServerLost: it does not answer.
@@ -83,6 +83,8 @@ def about(base: str) -> dict[str, Any]:
     verify, mounts = base.startswith("https"), without_proxy(base)
     with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=verify, limits=alone, mounts=mounts) as client:
         schema, described = _got(client, f"{base}/schema", base), _got(client, f"{base}/metadata", base)
+        listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+        listed = _got(client, f"{base}/mcp", base, listing) if _calls_tools(schema) else None
     action = schema.get("action") if isinstance(schema, dict) else None
     if schema is not None and not isinstance(action, dict):
         raise UsageError(f"openenv:{base} is not an OpenEnv server: /schema has no form of actions")
@@ -90,13 +92,22 @@ def about(base: str) -> dict[str, Any]:
         with contextlib.closing(Wire(base)) as wire:
             wire.connect()
     metadata = described if isinstance(described, dict) else {}
-    return {"schema": action or {}, "name": metadata.get("name"), "description": metadata.get("description")}
+    tools = (listed.get("result") or {}).get("tools") if isinstance(listed, dict) else None
+    named = {name: metadata.get(name) for name in ("name", "description")}
+    return {"schema": action or {}, "tools": tools or [], **named}
 
 
-def _got(client: httpx.Client, url: str, base: str) -> Any:
-    """Get JSON from a server; None if it has no such page."""
+def _calls_tools(schema: Any) -> bool:
+    """Return whether actions are calls of tools, ``{"tool_name": ..., "arguments": ...}``."""
+    action = schema.get("action") if isinstance(schema, dict) else None
+    fields = action.get("properties") if isinstance(action, dict) else None
+    return isinstance(fields, dict) and {"tool_name", "arguments"} <= fields.keys()
+
+
+def _got(client: httpx.Client, url: str, base: str, body: Any = None) -> Any:
+    """Get JSON from a server, by POST if there is a body; None if it has no such page."""
     try:
-        answer = client.get(url)
+        answer = client.get(url) if body is None else client.post(url, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
         raise ServerLost(f"no OpenEnv server answers at {base} ({one_line(error)}): is it running?") from error
     if answer.status_code in (401, 403):
@@ -218,16 +229,18 @@ class Form:
     r"""The format of actions.
 
     With a single field, or a single required one, the reply is its value: all of it for a text, the last ``\boxed{}``
-    for numbers and choices. Otherwise the reply has a JSON object, in a code block, in a box or alone.
+    for numbers and choices. Otherwise, and for a call of a tool, the reply has a JSON object, in a code block, in a box
+    or alone.
 
     Args:
         schema: JSON schema of actions; empty if unknown.
+        tools: MCP's descriptions of the tools that can be called.
 
     Raises:
         UsageError: there is no such field, or the schema is invalid.
     """
 
-    def __init__(self, schema: Mapping[str, Any], field: str | None = None):
+    def __init__(self, schema: Mapping[str, Any], field: str | None = None, tools: Sequence[Any] = ()):
         try:
             parts = schema.get("properties") or {}
             known = {n: _resolved(each, schema) for n, each in parts.items() if n != "metadata"}
@@ -236,7 +249,8 @@ class Form:
                 raise UsageError(f"the server's actions have no field {field!r}; there are {', '.join(known)}")
             self.fields: dict[str, Mapping[str, Any]] = known
             self.required = required
-            alone = required or list(known)
+            alone = list(known) if _calls_tools({"action": schema}) else required or list(known)
+            self._tools = [_signature(tool) for tool in tools]
             self.only = field or (alone[0] if len(alone) == 1 else None)
             if self.asked and self.can_sample:
                 self.sample(random.Random(0))
@@ -265,7 +279,9 @@ class Form:
         if not self.fields:
             return "Reply with a JSON object."
         optional = {name: "" if name in self.required else " (may be left out)" for name in self.fields}
-        lines = [f"- {name}: {_words(each)}{optional[name]}" for name, each in self.fields.items()]
+        chosen = {name: each for name, each in self.fields.items() if "const" not in each or name in self.required}
+        lines = [f"- {name}: {_words(each)}{optional[name]}" for name, each in chosen.items()]
+        lines += ["The tools:", *self._tools] if self._tools else []
         return "Reply with a JSON object of these fields:\n" + "\n".join(lines)
 
     def read(self, reply: str) -> dict[str, Any]:
@@ -301,6 +317,13 @@ class Form:
             value = _sample(self._only_schema, rng)
             return f"\\boxed{{{value if isinstance(value, str) else json.dumps(value)}}}"
         return json.dumps({name: _sample(self.fields[name], rng) for name in self.required})
+
+
+def _signature(tool: Mapping[str, Any]) -> str:
+    """Return a line about a tool: its name, what it does, and the schema of its arguments."""
+    arguments = json.dumps((tool.get("inputSchema") or {}).get("properties") or {}, ensure_ascii=False)
+    described = " ".join(str(tool.get("description") or "").split())
+    return f"- {tool['name']}: {described:.{_LONGEST}} arguments: {arguments:.{_LONGEST}}"
 
 
 def _resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -409,7 +432,7 @@ def make_openenv(url: str, max_turns: int = 200, timeout: float = 600.0, action_
     if max_turns < 1 or not timeout > 0:
         raise UsageError(f"max_turns and timeout are above 0, not {max_turns} and {timeout}")
     base = base_of(url)
-    form = Form(about(base)["schema"], action_field)
+    form = Form(about(base)["schema"], action_field, about(base)["tools"])
     return (_Sampling if form.can_sample else OpenEnv)(Wire(base, timeout), form, max_turns)
 
 

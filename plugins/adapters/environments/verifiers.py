@@ -25,6 +25,8 @@ from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import MissingExtra, NoSuchAbility, RollenvError, UsageError
 from rollenv.core.needs import Package, peer
+from rollenv.core.picture_forms import bound, observed
+from rollenv.core.pictures import Picture, picture
 from rollenv.envs.numbered import checked_index
 from rollenv.plugins.adapters.environments import Misbehaved, one_line
 from rollenv.plugins.adapters.environments.showing import show
@@ -40,6 +42,7 @@ class Talk:
     Attributes:
         over: whether ``run()`` has returned.
         stopped: whether a stop was requested.
+        images: the pictures of the last message.
         trace: verifiers' record of the episode, with rewards at the end.
     """
 
@@ -53,6 +56,7 @@ class Talk:
         self._one_at_a_time = asyncio.Lock()
         self._ended = False  # True once the package was notified
         self.over, self.stopped = False, False
+        self.images: list[Picture] = []
         self.trace: Any = None
 
     # -- replies -----------------------------------------------------------------------------------------------------
@@ -150,9 +154,9 @@ class Talk:
         self.trace = records.Trace(task=about, state=state, agent=records.AgentInfo(config=config, name=self._agent))
         system, prompt = task.data.system_prompt, task.data.prompt
         messages = [types.UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt or [])
-        for each in [*([types.SystemMessage(content=system)] if system else []), *messages]:
+        self._first: list[Any] = [*([types.SystemMessage(content=system)] if system else []), *messages]
+        for each in self._first:
             self._add(each)
-        self._first: list[str] = [text for text in (system, task.data.prompt_text) if text]
         yield self
         trace: Any = self.trace
         trace.is_completed = trace.ok = True
@@ -182,9 +186,11 @@ class Talk:
         new = [parse(each) if isinstance(each, dict) else each for each in new]
         for each in new:
             self._add(each)
-        shown = "\n\n".join(filter(None, [*self._first, *(types.content_text(each.content) for each in new)]))
+        images: list[Picture] = []
+        shown = "\n\n".join(filter(None, [_text(each.content, images) for each in [*self._first, *new]]))
         self._first = []
         self._reply = self._loop.create_future()
+        shown, self.images = observed(shown, images)
         self._events.put(("shown", show(shown)))
         text = await self._reply
         if text is None:
@@ -198,6 +204,24 @@ class Talk:
         nodes = self.trace.nodes
         node = importlib.import_module("verifiers.v1.graph").MessageNode
         nodes.append(node(parent=len(nodes) - 1 if nodes else None, message=message, sampled=sampled))
+
+
+def _text(content: Any, images: list[Picture]) -> str:
+    """Return the text of a message with bound marks for its pictures, which are appended to ``images``.
+
+    Raises:
+        UsageError: a picture cannot be read, for example because it is elsewhere in the web.
+    """
+    if isinstance(content, str):
+        return content
+    lines: list[str] = []
+    for part in content or []:
+        if part.type == "image_url":
+            images.append(picture(part.image_url.url))
+            lines.append(bound("", images[-1:]))
+        else:
+            lines.append(part.text)
+    return "\n".join(lines)
 
 
 _NEEDS = (Package("verifiers", command="pip install 'verifiers==0.4.*'"),)
@@ -304,7 +328,7 @@ class VerifiersEnv(Env):
         self._answered(self._talk.begin)
         if self._talk.over:
             raise Misbehaved(f"{self}: task {index} ended before the agent's first turn")
-        return self._observation, {"task": task.data.id or task.data.name or str(index)}
+        return self._observation, {"task": task.data.id or task.data.name or str(index), **self._pictures()}
 
     def _step(self, action: str) -> StepResult:
         assert self._talk is not None
@@ -315,7 +339,7 @@ class VerifiersEnv(Env):
         if not talk.over and late:
             self._answered(talk.stop)
         if not talk.over:
-            return self._observation, 0.0, False, False, {}
+            return self._observation, 0.0, False, False, self._pictures()
         trace = talk.trace
         rewards = {name: each.value for name, each in trace.rewards.items() if each is not None}
         info = {"rewards": rewards, "metrics": {name: each for name, each in trace.metrics.items() if each is not None}}
@@ -333,6 +357,9 @@ class VerifiersEnv(Env):
             self._over = True
             self._end()
             raise Misbehaved(f"{self}: turn {self._turn}: {error}") from error
+
+    def _pictures(self) -> dict[str, Any]:
+        return {"images": self._talk.images} if self._talk is not None and self._talk.images else {}
 
     def _end(self) -> None:
         talk, self._talk = self._talk, None

@@ -1,6 +1,7 @@
 """ROCK's sandboxes: ``rock.sdk.sandbox.client.Sandbox`` with ``SandboxConfig(base_url=...)``.
 
-A sandbox has the limits and programs of this server, whatever image is requested; its status has the actual ones.
+A sandbox has the programs of this server, whatever image is requested, and at most its limits. Its status has the
+actual limits, and says what the client asked for and did not get.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import codecs
 import contextlib
 import dataclasses
 import datetime
+import logging
 import os
 import re
 import shlex
@@ -18,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -29,10 +31,12 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import ServerError, SessionGone
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
-from rollenv.sandbox.types import Execution
+from rollenv.sandbox.types import Execution, Limits
 from rollenv.serve.responses import Json, body_of, validated, wrong_fields
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 from rollenv.serve.server import EnvServer
+
+logger = logging.getLogger(__name__)
 
 #: Maximum shells of a sandbox, and maximum commands that wait for one.
 _SHELLS, _QUEUE = 16, 16
@@ -102,6 +106,9 @@ class Details:
     shells: dict[str, Shell] = dataclasses.field(default_factory=dict)
     calls: int = 0
     """Number of running calls."""
+    limits: Limits | None = None
+    lacking: str = ""
+    """What the client asked for and did not get."""
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def shell(self, name: str) -> Shell:
@@ -173,6 +180,17 @@ Env = (
 )
 
 
+def _megabytes(text: Any) -> Any:
+    """Convert a size such as ``8g`` to MiB."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)([kmgt]?)(i?b)?", text.lower()) if isinstance(text, str) else None
+    if text is None or match is None:
+        return text
+    return max(1, int(float(match[1]) * 1024 ** " kmgt".index(match[2] or " ") / 2**20))
+
+
+#: A size in MiB.
+Megabytes = Annotated[int | None, Field(gt=0), BeforeValidator(_megabytes)]
+
 #: Headers with the labels of a new sandbox.
 _LABELS = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
 
@@ -183,6 +201,10 @@ class Start(BaseModel):
     image_os: str = "linux"
     auto_clear_time_minutes: Seconds = None
     num_gpus: float | None = None
+    cpus: float | None = None
+    limit_cpus: float | None = None
+    memory: Megabytes = None
+    disk: Megabytes = None
 
 
 class Named(BaseModel):
@@ -311,9 +333,22 @@ class _Service:
         minutes = params.auto_clear_time_minutes
         lease = self.sandboxes.lifetime(60 * minutes if minutes else None)
         usual = self.sandboxes.limits  # work in the background lasts as long as a sandbox
-        limits = dataclasses.replace(usual.limits, seconds=usual.total)
+        memory, disk = params.memory or usual.limits.memory_mb, params.disk or usual.limits.disk_mb
+        limits = dataclasses.replace(
+            usual.limits,
+            seconds=usual.total,
+            memory_mb=min(memory, usual.limits.memory_mb),
+            disk_mb=min(disk, usual.limits.disk_mb),
+        )
         session = await self.sandboxes.open(owner, lifetime=lease, metadata=labels, limits=limits)
         details = self._details(session)
+        lacking = [f"a limit of {params.limit_cpus:g} CPUs"] if params.limit_cpus else []
+        lacking += [f"{params.cpus:g} CPUs"] if (params.cpus or 0) > (os.cpu_count() or 1) else []
+        lacking += [f"{memory}m of memory, but {limits.memory_mb}m"] if memory > limits.memory_mb else []
+        lacking += [f"{disk}m of disk, but {limits.disk_mb}m"] if disk > limits.disk_mb else []
+        details.limits, details.lacking = limits, f"it does not have {'; '.join(lacking)}" if lacking else ""
+        if lacking:
+            logger.warning("ROCK's sandbox %.6s: %s", session.name, details.lacking)
         details.lease, details.labels = lease if minutes else None, labels
         return {"sandbox_id": session.name} | self._host()
 
@@ -321,7 +356,6 @@ class _Service:
         """Return the status of a sandbox; of a stopped one only with ``include_all_states``."""
         name = request.query_params.get("sandbox_id", "")
         also_ended = request.query_params.get("include_all_states") in ("True", "true")
-        limits = self.sandboxes.limits
         status: dict[str, Any] = {
             "sandbox_id": name,
             "image": "rollenv:local",
@@ -334,16 +368,17 @@ class _Service:
         if also_ended and status["state"] is not None:
             return status
         session = self.sandboxes.get(name, owner)
-        ends = session.sandbox.sync.expires_at
+        ends, details = session.sandbox.sync.expires_at, self._details(session)
+        limits = details.limits or self.sandboxes.limits.limits
         return {
             **status,
-            **self._details(session).labels,
-            "status": {"start": {"status": "success", "message": ""}},
+            **details.labels,
+            "status": {"start": {"status": "success", "message": details.lacking}},
             "state": "running",
             "is_alive": True,
             "cpus": float(os.cpu_count() or 1),
-            "memory": f"{limits.limits.memory_mb}m",
-            "disk": f"{limits.limits.disk_mb}m",
+            "memory": f"{limits.memory_mb}m",
+            "disk": f"{limits.disk_mb}m",
             "start_time": _time(session.started),
             "create_time": _time(session.started),
             "auto_stop_time": ends and _time(ends),

@@ -25,7 +25,7 @@ import numpy as np
 from rollenv.core.checker.digests import NotApplicable, TwinProcess, digest, expect_same, play
 from rollenv.core.checker.players import check_players
 from rollenv.core.checker.results import expect_marks, expect_step
-from rollenv.core.env import Env, Wrapper
+from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Broken, EpisodeOver, Unsolvable, UsageError
 from rollenv.core.registry import spec
@@ -143,11 +143,11 @@ def run_checks(
     make: Any = env
     if env_spec:
         make = env_spec.make
-    elif isinstance(env, Env) and env.spec:
+    elif isinstance(env, Env) and env.own_spec:
         make = env.spawn
     if not callable(make):
         raise Broken(f"{env!r} has no spec; pass a function that builds it instead")
-    promised = env.spec if isinstance(env, Env) else env_spec
+    promised = env.own_spec if isinstance(env, Env) else env_spec
     if abilities is None and promised:
         abilities = promised.abilities
     declared = frozenset(abilities or ())
@@ -185,10 +185,7 @@ def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Findi
 def _spec_of(env: str | EnvSpec | Env | Callable[[], Env]) -> EnvSpec | None:
     if isinstance(env, str):
         return spec(env)
-    if isinstance(env, Wrapper):  # `spec` of a wrapper made by hand is the inner one's
-        found = env._own_spec
-    else:
-        found = env.spec if isinstance(env, Env) else env
+    found = env._own_spec if isinstance(env, Env) else env  # `spec` of a wrapper made by hand is the inner one's
     return found if isinstance(found, EnvSpec) else None
 
 

@@ -234,6 +234,9 @@ def _shown(result: Any) -> tuple[str, list[Picture]]:
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:  # so Python's SDK wraps what is no object
         values.append(structured["result"])
+    elif isinstance(structured, dict):
+        parts = [part.model_dump(mode="json", by_alias=True, exclude_none=True) for part in result.content]
+        structured = {name: value for name, value in structured.items() if value not in [*texts, parts]} or None
     if structured is not None and not any(_repeats(texts, value) for value in values):
         shown.append(json.dumps(structured, ensure_ascii=False))
     if any(isinstance(part, Picture) for part in shown):

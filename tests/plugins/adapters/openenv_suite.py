@@ -15,8 +15,11 @@ from typing import Literal
 import numpy as np
 import pytest
 import uvicorn
+from fastmcp import FastMCP
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.interfaces import Environment
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 from websockets.asyncio.server import serve as serve_socket
@@ -232,6 +235,48 @@ def test_numbers_choices_and_pictures(lift):
     for _ in range(3):
         _, reward, terminated, *_ = env.step("I think \\boxed{up}")
     assert (reward, terminated) == (1.0, True)
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def tools():
+    server = FastMCP("tools")
+
+    @server.tool
+    def echo_message(message: str) -> str:
+        """Say it again."""
+        return message
+
+    class Tools(MCPEnvironment):
+        def __init__(self):
+            super().__init__(server)
+
+        def reset(self, seed=None, episode_id=None, **kwargs):
+            return Observation(done=False, reward=0.0)
+
+        def _step_impl(self, action, timeout_s=None, **kwargs):
+            return Observation(done=False, reward=0.0, metadata={"error": "no such action"})
+
+        @property
+        def state(self):
+            return State(step_count=0)
+
+    running = Running(create_app(Tools, CallToolAction, CallToolObservation, env_name="tools"))
+    yield running.url
+    running.stop()
+
+
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", "\\boxed{{{}}}"])
+def test_a_call_of_a_tool_has_its_name_and_its_arguments(tools, form):
+    env = rollenv.make(f"openenv:{tools}")
+    asked, _ = env.reset(0)
+    assert "echo_message: Say it again." in asked
+    assert '"message"' in asked
+    call = json.dumps({"tool_name": "echo_message", "arguments": {"message": "hi there"}})
+    observation, _, _, _, info = env.step(form.format(call))
+    assert info["valid"]
+    assert "hi there" in observation
+    assert env.step("echo hi")[4]["valid"] is False
     env.close()
 
 

@@ -1,13 +1,15 @@
 """rollenv's ids in Gymnasium's registry."""
 
 import pickle
+import random
 import subprocess
 import sys
 import warnings
 
 import gymnasium
+import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
+from gymnasium.utils.env_checker import check_env, data_equivalence
 
 import rollenv
 from rollenv.plugins.adapters.gymnasium import gymnasium_id, register_in_gymnasium
@@ -117,3 +119,128 @@ def test_shared_memory_holds_texts():
             vec.step(["x" * 70_000, ""])
     finally:
         vec.close(terminate=True)
+
+
+def from_hub(**kwargs):
+    return rollenv.make("game:Sokoban-v0-easy", **kwargs)
+
+
+@pytest.mark.parametrize("entry_point", [Parrot, from_hub])
+def test_whatever_is_an_env_can_be_registered(entry_point):
+    gymnasium.register("Own-v0", entry_point=entry_point, max_episode_steps=2)
+    try:
+        env = gymnasium.make("Own-v0")
+        env.reset(seed=1)
+        assert [env.step("\\boxed{up}")[3] for _ in range(2)] == [False, True]
+        assert env.unwrapped.spec.id == "Own-v0"
+        assert gymnasium.make(env.spec).spec == env.spec
+        vector = gymnasium.make_vec("Own-v0", num_envs=2, vectorization_mode="sync")
+        assert len(vector.reset(seed=1)[0]) == 2
+    finally:
+        del gymnasium.registry["Own-v0"]
+
+
+def test_rollenvs_own_spec_is_kept_beside_gymnasiums():
+    env = rollenv.make("game:Sokoban-v0-easy", images="also")
+    env.unwrapped.spec = gymnasium.spec("rollenv/game.Sokoban-v0-easy")
+    assert env.spec is env.unwrapped.spec
+    assert env.own_spec.kwargs["images"] == "also"
+    assert env.spawn().reset(1)[1]["images"] == env.reset(1)[1]["images"]
+
+
+@pytest.mark.parametrize(
+    "env_id", ["tools:Files-v0-hard", "shell:Text-v0-easy", "webshop:mini", "game:Sokoban-v0-easy"]
+)
+def test_a_pickled_copy_goes_on_with_the_episode(env_id):
+    env = gymnasium.make(gymnasium_id(env_id))
+    fresh = pickle.loads(pickle.dumps(env))
+    assert env.reset()[0] == fresh.reset()[0]
+    env.step(env.unwrapped.env.oracle_action())
+    twin = pickle.loads(pickle.dumps(env))
+    assert env.step("pwd")[:4] == twin.step("pwd")[:4]
+    for each in (env, twin, fresh):
+        each.close()
+
+
+def test_options_of_others_are_named_and_ignored():
+    env = gymnasium.make("rollenv/rg.countdown")
+    with pytest.warns(UserWarning, match="others"):
+        known, _ = env.reset(seed=1, options={"others": 1, "index": 3})
+    assert known == env.reset(seed=1, options={"index": 3})[0]
+
+
+def passes_wrappers(name):
+    wrappers = gymnasium.wrappers
+    space = rollenv.make("multi:Nim-v0").observation_space
+    for wrap in (
+        wrappers.OrderEnforcing,
+        wrappers.PassiveEnvChecker,
+        wrappers.RecordEpisodeStatistics,
+        wrappers.Autoreset,
+        wrappers.NormalizeReward,
+        lambda env: wrappers.TimeAwareObservation(wrappers.TimeLimit(env, 3)),
+        lambda env: wrappers.ClipReward(env, -1, 1),
+        lambda env: wrappers.TransformObservation(env, str.upper, space),
+        lambda env: wrappers.TransformAction(env, str.strip, space),
+        lambda env: wrappers.DelayObservation(env, 1),
+        lambda env: wrappers.FrameStackObservation(env, 2),
+        lambda env: wrappers.StickyAction(env, 0.3),
+    ):
+        env = wrap(gymnasium.make(name, disable_env_checker=True))
+        assert env.reset(seed=1, options={})[0] in env.observation_space
+        env.step(env.action_space.sample())
+        env.close()
+
+
+def is_deterministic(name):
+    one, other = gymnasium.make(name), gymnasium.make(name)
+    assert data_equivalence(one.reset(seed=0), other.reset(seed=0))
+    for _ in range(50):
+        action = one.action_space.sample()
+        result = one.step(action)
+        assert data_equivalence(result, other.step(action))
+        if result[2] or result[3]:
+            assert data_equivalence(one.reset(), other.reset())
+    one.close()
+    other.close()
+
+
+def renders(name):
+    for mode in gymnasium.make(name).metadata["render_modes"]:
+        env = gymnasium.make(name, render_mode=mode)
+        env.reset()
+        env.step(env.action_space.sample())
+        assert isinstance(env.render(), np.ndarray if mode == "rgb_array" else str)
+        env.close()
+
+
+def makes_vectors(name):
+    for mode in ("sync", "async"):
+        vector = gymnasium.make_vec(name, num_envs=2, vectorization_mode=mode)
+        assert vector.reset(seed=1)[0] in vector.observation_space
+        for _ in range(4):
+            observations, rewards, *_ = vector.step(vector.action_space.sample())
+            assert observations in vector.observation_space
+            assert rewards.shape == (2,)
+        vector.close()
+
+
+def pickles(name):
+    env = gymnasium.make(name, disable_env_checker=True)
+    copy = pickle.loads(pickle.dumps(env))
+    assert data_equivalence(env.reset(), copy.reset())
+    action = env.action_space.sample()
+    assert data_equivalence(env.step(action), pickle.loads(pickle.dumps(copy)).step(action))
+    env.close()
+
+
+DRAWN = random.Random(61).sample([s.id for s in rollenv.list_envs() if not s.missing], 60)
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")  # garbage of other tests
+@pytest.mark.parametrize("env_id", DRAWN)
+@pytest.mark.parametrize("suite", [pickles, is_deterministic, renders, makes_vectors, passes_wrappers, check_env])
+def test_what_gymnasium_tests_of_its_own_ids(suite, env_id):
+    name = gymnasium_id(env_id)
+    suite(gymnasium.make(name, disable_env_checker=True).unwrapped if suite is check_env else name)

@@ -61,6 +61,25 @@ class Odds(vf.Taskset[Odd, Config]):
 
 __all__ = ["Odds"]
 """,
+    "picture_tasks": """
+PIXEL = "data:image/png;base64," + (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+
+class Picture(vf.Task[Data, vf.State, vf.TaskConfig]):
+    @vf.reward
+    async def right(self, trace) -> float:
+        return float(len(trace.messages[0].content) == 3)
+
+class Pictures(vf.Taskset[Picture, Config]):
+    def load(self):
+        for url in (PIXEL, "https://example.com/a.png"):
+            image = vf.ImageUrlContentPart(image_url=vf.ImageUrlSource(url=url))
+            parts = [vf.TextContentPart(text="An <image> here:"), image, vf.TextContentPart(text="Which colour?")]
+            yield Picture(Data(prompt=[vf.UserMessage(content=parts)]), self.config.task)
+
+__all__ = ["Pictures"]
+""",
     "exiting_tasks": "sys.exit('no display')",
     "dataless_tasks": """
 class None_(vf.Task[Data, vf.State, vf.TaskConfig]):
@@ -215,6 +234,17 @@ def test_an_environment_of_the_package_is_played_turn_by_turn():
     *_, reward, terminated, truncated, info = env.step("2")
     assert (reward, terminated, truncated) == (1.25, True, False)
     assert info["rewards"] == {"polite": 0.25, "won": 1.0}
+    env.close()
+
+
+def test_pictures_of_a_prompt_are_shown():
+    env = rollenv.make("verifiers:picture-tasks")
+    observation, info = env.reset(0, options={"index": 0})
+    assert observation == "An [image] here:\n<image>\nWhich colour?"
+    assert [image.array().tolist() for image in info["images"]] == [[[[255, 0, 0]]]]
+    assert env.step("red")[1] == 1.0
+    with pytest.raises(Misbehaved, match="picture"):
+        env.reset(0, options={"index": 1})
     env.close()
 
 

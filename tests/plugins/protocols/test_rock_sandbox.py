@@ -88,6 +88,7 @@ def test_the_life_of_a_sandbox(server):
         "n",
     )
     assert (status["image"], status["memory"]) == ("rollenv:local", "1024m")  # and not what was asked for
+    assert "8192m of memory" in status["status"]["start"]["message"]
     assert isinstance(status["host_name"], str)
     assert all(step["status"] == "success" for step in status["status"].values())
     assert api.http.get("/is_alive", params={"sandbox_id": name}).json()["result"]["is_alive"]
@@ -100,6 +101,15 @@ def test_the_life_of_a_sandbox(server):
     assert api.status(name, every=True)["result"]["state"] == "deleted"
     assert "no such sandbox" in api.failed("execute", sandbox_id=name, command="true")
     assert "no such sandbox" in api.failed("stop", sandbox_id=name)
+
+
+def test_smaller_limits_hold(api):
+    name = api.call("start_async", memory="128M", disk="10m", cpus=1)["sandbox_id"]
+    status = api.status(name)["result"]
+    assert (status["memory"], status["disk"], status["status"]["start"]["message"]) == ("128m", "10m", "")
+    command = ["sh", "-c", "head -c 20000000 /dev/zero > big"]
+    assert api.call("execute", sandbox_id=name, command=command)["exit_code"]
+    api.failed("start_async", memory="much")
 
 
 @pytest.mark.integration

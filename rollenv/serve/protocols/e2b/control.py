@@ -139,7 +139,6 @@ _MISSING = {
     "volumeMounts": "volumes",
     "mcp": "a gateway to MCP servers",
     "iam": "tokens for workloads",
-    "network": "rules for a network: it has none",
     "autoPause": "a pause at its end",
 }
 _CURSOR = re.compile(r"(\d{1,12}\.\d{6})_([\w-]{1,60})", re.ASCII)
@@ -167,6 +166,13 @@ class _Query(BaseModel):
     metadata: str = ""
     nextToken: str = ""
     limit: int = Field(_PAGE, gt=0)
+
+
+class _Range(BaseModel):
+    """Whole seconds since 1970, both included."""
+
+    start: int = 0
+    end: int = 1 << 60
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
@@ -207,8 +213,9 @@ class _Control:
         for name, what in _MISSING.items():
             if more.get(name):
                 raise UsageError(f"sandboxes of this server cannot have {what}; leave out {name!r}")
-        if more.get("allowInternetAccess") or more.get("allow_internet_access"):
-            raise UsageError("sandboxes of this server have no access to the internet")
+        network = more.get("network") or {}
+        if not isinstance(network, dict) or any(value for rule, value in network.items() if rule != "denyOut"):
+            raise UsageError("sandboxes of this server have no network, so it has no rules: leave out 'network'")
         settings = {"lifetime": params.timeout, "metadata": params.metadata}
         session = await self.snapshots.open(client.name, params.templateID, params.envVars or {}, **settings)
         return Json(self.service.keys(session, request), 201)
@@ -252,11 +259,14 @@ class _Control:
         return Response(status_code=204)
 
     async def metrics(self, request: Request) -> Response:
-        """Return the current use of resources; there is no history."""
+        """Return the current use of resources, if it is in the range; there is no history."""
         session = self.service.own_sandbox(request)
+        params = validated(_Range, dict(request.query_params))
         if self.service.details(session).paused:
             return Json([])
         now = await self.service.run(session, lambda sandbox: sandbox.metrics())
+        if not params.start <= now.timestamp < params.end + 1:
+            return Json([])
         metrics = {
             "timestamp": _time(now.timestamp),
             "timestampUnix": int(now.timestamp),
@@ -313,6 +323,7 @@ class _Control:
             "startedAt": _time(session.started),
             "endAt": _time(self._end(session)),
             "metadata": session.metadata,
+            "allowInternetAccess": False,  # older clients ask for it by default
             "cpuCount": os.cpu_count() or 1,
             "memoryMB": limits.memory_mb,
             "diskSizeMB": limits.disk_mb,
@@ -330,7 +341,7 @@ class _Control:
             return False
         if params.template not in ("", details.template):
             return False
-        if params.startedAfter and session.started <= _moment(params.startedAfter):
+        if params.startedAfter and _moment(_time(session.started)) < _moment(params.startedAfter):  # as it is shown
             return False
         pairs = parse_qsl(params.metadata, keep_blank_values=True)
         return all(session.metadata.get(unquote(key)) == unquote(value) for key, value in pairs)

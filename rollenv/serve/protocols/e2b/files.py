@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import io
 import posixpath
 import secrets
 import zlib
@@ -15,7 +16,8 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any, cast
 
 from pydantic import BaseModel, Field
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -39,6 +41,8 @@ _PIECE, _FILES, _UPLOADS = 1 << 20, 1000, 2
 _TYPES = {"file": "FILE_TYPE_FILE", "dir": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
 _EVENTS = {kind: f"EVENT_TYPE_{kind.upper()}" for kind in ("create", "write", "remove", "rename", "chmod")}
 _USERS = {0: "root", 1000: "user", 65534: "nobody"}
+#: Maximum links that are followed to a file, as on Linux.
+_LINKS = 40
 
 
 class _At(BaseModel):
@@ -89,30 +93,34 @@ class _Filesystem:
         self._watches: PerSandbox[dict[str, WatchHandle]] = PerSandbox(dict)
 
     async def stat(self, session: SandboxSession, params: _At) -> Message:
-        return {"entry": _entry(await self.service.run(session, lambda sandbox: sandbox.files.info(params.path)))}
+        return {"entry": await self.service.run(session, lambda sandbox: _entry_at(sandbox, params.path))}
 
     async def make_dir(self, session: SandboxSession, params: _At) -> Message:
-        def made(sandbox: Sandbox) -> Entry:
+        def made(sandbox: Sandbox) -> Message:
             if sandbox.files.exists(params.path):
                 raise FileThere(f"there is {params.path!r} already")
             sandbox.files.make_dir(params.path)
-            return sandbox.files.info(params.path)
+            return _entry_at(sandbox, params.path)
 
-        return {"entry": _entry(await self.service.run(session, made))}
+        return {"entry": await self.service.run(session, made)}
 
     async def move(self, session: SandboxSession, params: _Move) -> Message:
-        def moved(sandbox: Sandbox) -> Entry:
+        def moved(sandbox: Sandbox) -> Message:
             sandbox.files.info(params.source)
             sandbox.files.make_dir(posixpath.dirname(params.destination))
             sandbox.files.rename(params.source, params.destination)
-            return sandbox.files.info(params.destination)
+            return _entry_at(sandbox, params.destination)
 
-        return {"entry": _entry(await self.service.run(session, moved))}
+        return {"entry": await self.service.run(session, moved)}
 
     async def list_dir(self, session: SandboxSession, params: _List) -> Message:
         entries: list[Entry] = []
-        await self.service.run(session, lambda sandbox: _walk(sandbox, params.path, params.depth, entries))
-        return {"entries": [_entry(entry) for entry in entries]}
+
+        def listed(sandbox: Sandbox) -> list[Message]:
+            _walk(sandbox, params.path, params.depth, entries)
+            return [_entry(sandbox, entry) for entry in entries]
+
+        return {"entries": await self.service.run(session, listed)}
 
     async def remove(self, session: SandboxSession, params: _At) -> Message:
         with contextlib.suppress(NotFound):  # it is already gone
@@ -183,7 +191,12 @@ def _walk(sandbox: Sandbox, path: str, depth: int, entries: list[Entry]) -> None
                 _walk(sandbox, entry.path, depth - 1, entries)
 
 
-def _entry(entry: Entry) -> Message:
+def _entry_at(sandbox: Sandbox, path: str) -> Message:
+    return _entry(sandbox, sandbox.files.info(path))
+
+
+def _entry(sandbox: Sandbox, entry: Entry) -> Message:
+    """Build the message about an entry. A link has the type and mode of what it leads to, unless it leads nowhere."""
     message: Message = {
         "name": _clean(posixpath.basename(entry.path) or "/"),
         "path": _clean(entry.path),
@@ -195,7 +208,16 @@ def _entry(entry: Entry) -> Message:
         "group": _USERS.get(entry.group, str(entry.group)),
         "modifiedTime": _time(entry.modified),
     }
-    return message if entry.target is None else message | {"symlinkTarget": _clean(entry.target)}
+    if entry.target is None:
+        return message
+    found, links = entry, 0
+    with contextlib.suppress(NotFound, NotADirectory, FileRefused):
+        while found.target is not None and links < _LINKS:
+            to = posixpath.normpath(posixpath.join(posixpath.dirname(found.path), found.target))
+            found, links = sandbox.files.info(to), links + 1
+    if found.target is not None:
+        found = entry
+    return message | {"type": _TYPES[found.type], "mode": found.mode, "symlinkTarget": _clean(found.path)}
 
 
 def _event(event: FileEvent) -> Message:
@@ -251,13 +273,28 @@ class _Contents:
             return [await self._put(session, path, file, request)]
 
     async def _form(self, session: SandboxSession, request: Request) -> list[dict[str, Any]]:
-        async with request.form(max_files=_FILES, max_fields=_FILES) as form:
-            files = [value for name, value in form.multi_items() if name == "file" and isinstance(value, UploadFile)]
-            path = request.query_params.get("path")
+        path, kind = request.query_params.get("path"), request.headers["content-type"]
+        # Parts without a filename arrive as text: as Latin-1, they are their bytes.
+        headers = Headers({"content-type": f"{kind}; charset=latin-1"})
+        try:
+            form = await MultiPartParser(headers, request.stream(), max_files=_FILES, max_fields=_FILES).parse()
+        except MultiPartException as error:
+            raise UsageError(error.message) from error
+        try:
+            files: list[tuple[str, IO[bytes]]] = []
+            for part in form.getlist("file"):
+                if isinstance(part, UploadFile):
+                    name = (part.filename or "").encode("latin-1").decode("utf-8", "replace")
+                    files.append((validated(Path, path or name), part.file))
+                elif path:
+                    files.append((validated(Path, path), io.BytesIO(part.encode("latin-1"))))
             if not files or (path and len(files) > 1):
-                raise UsageError("the form needs files named 'file', and only one of them if there is a path")
-            paths = [validated(Path, path or file.filename) for file in files]
-            return [await self._put(session, to, file.file, request) for to, file in zip(paths, files, strict=True)]
+                raise UsageError(
+                    "the form needs files named 'file', and a path, for one of them, if it has no filename"
+                )
+            return [await self._put(session, to, file, request) for to, file in files]
+        finally:
+            await form.close()
 
     async def _put(self, session: SandboxSession, path: str, file: IO[bytes], request: Request) -> dict[str, Any]:
         pieces = _pieces_of(file, request.headers.get("content-encoding", ""))

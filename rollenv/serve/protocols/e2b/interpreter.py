@@ -214,6 +214,9 @@ def _error(error: ExecutionError) -> dict[str, Any]:
 
 def _result(result: Result) -> dict[str, Any]:
     data = {name: getattr(result, name) for name in result.formats() if name not in result.extra}
+    text = data.get("text") or ""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":  # E2B takes the quotes of a string
+        data["text"] = text[1:-1]
     return {"type": "result", **data, "is_main_result": result.is_main_result, "extra": result.extra or None}
 
 

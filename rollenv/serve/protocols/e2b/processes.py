@@ -143,6 +143,7 @@ class Running:
         else:
             start = sandbox.commands.start
             more = {f"on_{name}": functools.partial(self._send, name) for name in ("stdout", "stderr")}
+            more["errors"] = "surrogateescape"  # clients get the bytes
         words = [config.cmd, *config.args]
         self.handle = handle = start(words, cwd=config.cwd, env=config.envs, timeout=self.seconds, **more)
         with contextlib.suppress(NotFound):  # the process has ended

@@ -82,12 +82,12 @@ class McpSession:
         """
         if self._busy >= _AT_ONCE:
             raise ServerFull(f"{self._busy} requests of this MCP session run already", retry_after=1.0)
-        number, over = _request_id(body), asyncio.Event()
+        number, over = str(_request_id(body)), asyncio.Event()
         self._busy += 1
         if self._idle is not None:
             self._idle.cancel()
         try:
-            while number and (other := self._running.get(number)) is not None:
+            while number != "None" and (other := self._running.get(number)) is not None:
                 await other.wait()
             self._running[number] = over
             await self._ready.wait()
@@ -161,13 +161,14 @@ class McpSession:
         return types.CallToolResult(content=[types.TextContent(text=_utf8(shortened(problem)))], is_error=True)
 
 
-def _request_id(body: bytes) -> str:
-    """Return the id of a request as text; empty if it has none."""
+def _request_id(body: bytes) -> str | int | None:
+    """Return the id of a request; None if it has none."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):
-        return ""
-    return str(message["id"]) if isinstance(message, dict) and isinstance(message.get("id"), str | int) else ""
+        return None
+    found = message.get("id") if isinstance(message, dict) else None
+    return found if isinstance(found, str | int) else None
 
 
 def _valid(value: Any) -> Any:
@@ -193,7 +194,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it with an error of the protocol."""
         talk: McpSession | None = None
-        started = False
+        started, body = False, b""
 
         async def send_and_record(message: Message) -> None:
             nonlocal started
@@ -209,17 +210,18 @@ class Door:
                 client.needs("environments")
             if env_id:
                 served(env_id)
-            if (refusal := _refusal(request)) is not None:
+            body = await request.body()
+            if (refusal := _refusal(request, body)) is not None:
                 await refusal(scope, receive, send)
                 return
-            body = await request.body()
             talk = self._talk(request.headers.get("mcp-session-id"), client, env_id)
             await talk.serve(scope, _again(body, receive), send_and_record, body)
         except RollenvError as error:
             if started:
                 raise
             headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotAllowed) else {}
-            answer = Json(_error(INVALID_REQUEST, str(error)), status_of(error), headers | retry_after(error))
+            refused = _error(body, INVALID_REQUEST, str(error))
+            answer = Json(refused, status_of(error), headers | retry_after(error))
             await answer(scope, receive, send)
         finally:
             if talk is not None and (talk.transport.is_terminated or not talk.established):
@@ -253,20 +255,21 @@ class Door:
         self.talks.pop(talk.name, None)
 
 
-def _refusal(request: Request) -> Json | None:
+def _refusal(request: Request, body: bytes) -> Json | None:
     """Return the refusal of an unsupported method or protocol version; None for other requests."""
     if request.method not in ("POST", "DELETE"):  # the server sends no messages of its own, so there is no stream
-        return Json(_error(INVALID_REQUEST, "POST and DELETE only"), 405, {"Allow": "POST, DELETE"})
+        return Json(_error(body, INVALID_REQUEST, "POST and DELETE only"), 405, {"Allow": "POST, DELETE"})
     version = request.headers.get("mcp-protocol-version", HANDSHAKE_PROTOCOL_VERSIONS[0])
     if version in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
     data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}  # later versions have no sessions
-    return Json(_error(UNSUPPORTED_PROTOCOL_VERSION, "sessions begin with initialize here", data), 400)
+    spoken = f"sessions begin with initialize here, in the revisions {', '.join(HANDSHAKE_PROTOCOL_VERSIONS)}"
+    return Json(_error(body, UNSUPPORTED_PROTOCOL_VERSION, spoken, data), 400)
 
 
-def _error(code: int, message: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
+def _error(body: bytes, code: int, message: str, data: dict[str, Any] | None = None) -> dict[str, Any]:
     error = {"code": code, "message": message} | ({"data": data} if data else {})
-    return {"jsonrpc": "2.0", "id": None, "error": error}
+    return {"jsonrpc": "2.0", "id": _request_id(body), "error": error}
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
