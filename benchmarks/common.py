@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-#: Output folder of results and pictures: the repository, or the choice of `make bench`.
-_OUT = os.environ.get("ROLLENV_BENCH_OUT")
-RESULTS = Path(_OUT) if _OUT else Path(__file__).parent / "results"
-IMAGES = Path(_OUT) if _OUT else ROOT / "docs" / "images"
+#: Output folder of results and pictures: build/bench, so that a small run spoils no result, or $ROLLENV_BENCH_OUT, of
+#: which "repository" are the places of the results that the documentation quotes.
+_OUT = os.environ.get("ROLLENV_BENCH_OUT") or str(ROOT / "build" / "bench")
+RESULTS = Path(_OUT) if _OUT != "repository" else Path(__file__).parent / "results"
+IMAGES = Path(_OUT) if _OUT != "repository" else ROOT / "docs" / "images"
+IMAGES.mkdir(parents=True, exist_ok=True)
 
 
 def header() -> str:
@@ -39,11 +41,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def save(name: str, text: str) -> None:
-    """Print a result and keep it in benchmarks/results/ as NAME.md, and its tables as NAME.json beside it."""
+    """Print a result and keep it in ``RESULTS`` as NAME.md, and its tables as NAME.json beside it."""
     print(text)
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     (RESULTS / f"{name}.json").write_text(json.dumps(plain(text), indent=1) + "\n", encoding="utf-8")
+    print(f"written to {RESULTS / name}.md")
 
 
 def plain(text: str) -> dict[str, Any]:
