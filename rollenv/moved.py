@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 
 _LOWEST = (
-    "arguments", "checker", "curriculum", "drawing", "env_spec", "errors", "needs", "parsing", "registry", "spaces",
+    "arguments", "cache", "checker", "curriculum", "drawing", "env_spec", "errors", "needs", "parsing", "registry", "spaces",
     "tools", "vector", "wrappers",
 )  # fmt: skip
 
