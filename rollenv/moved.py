@@ -11,8 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 
 _LOWEST = (
-    "arguments", "cache", "checker", "curriculum", "drawing", "env_spec", "errors", "needs", "parsing", "registry", "spaces",
-    "tools", "vector", "wrappers",
+    "arguments", "cache", "checker", "curriculum", "drawing", "env_spec", "errors", "needs", "parsing", "registry",
+    "spaces", "tools", "vector", "wrappers",
 )  # fmt: skip
 
 _SUITES = ("bfcl", "dbbench", "spider", "tau2", "workbench")
