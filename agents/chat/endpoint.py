@@ -335,13 +335,13 @@ class Endpoint:
         if 300 <= status < 400:
             where = headers.get("location", "nowhere")
             return UsageError(f"{problem}. The endpoint redirects to {where}; set base_url accordingly")
-        if status in (400, 422) and (unknown := unknown_setting(everything, body)):
-            return _Unknown(*unknown, problem)
         if status in (200, 400, 413, 422) or status >= 500:
             limit = body.get("max_completion_tokens") or body.get("max_tokens")
             longest_answer = limit if isinstance(limit, int) else None
             if context_full(everything[:4000] + " request too large" * (status == 413), longest_answer):
                 return ContextFull(f"{problem}. Play shorter episodes, or a bounded prompt (StepPrompt)")
+        if status in (400, 422) and (unknown := unknown_setting(everything, body)):
+            return _Unknown(*unknown, problem)
         if (status == 200 or status >= 500 or status in MAY_PASS) and not _NO_MONEY.search(code):
             after = requested_wait(headers, text)
             limited = status == 429 or (status == 200 and bool(_RATE_LIMIT.search(f"{code} {everything}")))

@@ -452,6 +452,8 @@ class Wrapper(Env):
     entry_point = inherited("entry_point")
     reset_options = inherited("reset_options")
     players = inherited("players")
+    forfeit_returns = inherited("forfeit_returns")
+    longest_move = inherited("longest_move")
     metadata = inherited("metadata")
     render_mode = inherited("render_mode")
     picture = inherited("picture")

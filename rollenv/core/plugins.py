@@ -31,8 +31,14 @@ def entry_points(group: str, own: frozenset[str] = frozenset()) -> dict[str, imp
     """
     found: dict[str, importlib.metadata.EntryPoint] = {}
     every = importlib.metadata.entry_points(group=group)
-    for entry in sorted(every, key=lambda each: each.dist is None or each.dist.name != "rollenv"):
-        if entry.name in own or (entry.name in found and found[entry.name].value != entry.value):
+
+    def is_foreign(entry: importlib.metadata.EntryPoint) -> bool:
+        return entry.dist is None or entry.dist.name != "rollenv"
+
+    for entry in sorted(every, key=is_foreign):
+        if (entry.name in own and is_foreign(entry)) or (
+            entry.name in found and found[entry.name].value != entry.value
+        ):
             whose = entry.dist.name if entry.dist else "a package"
             taken = f"the name is taken by {found[entry.name].value if entry.name in found else 'rollenv'}"
             warnings.warn(f"the entry point {entry.name} of {group} in {whose} is left out: {taken}", stacklevel=2)

@@ -17,7 +17,8 @@ BUNDLED = ("game", "tools", "multi", "logic", "eval", "ragen", "roll")
 def episode(env_id: str) -> str:
     """Digest everything that an agent is shown in two turns of an oracle and four of random actions."""
     env = rollenv.make(env_id)
-    shown = [env.reset(seed=3)]
+    observation, info = env.reset(seed=3)
+    shown = [(observation, {name: value for name, value in info.items() if name != "forfeit"})]  # not shown to agents
     for turn in range(6):
         action = env.oracle_action() if turn < 2 and hasattr(env, "oracle_action") else env.sample_random_action()
         shown.append((action, *env.step(action)))

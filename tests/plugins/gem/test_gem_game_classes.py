@@ -235,6 +235,7 @@ def test_rewards_that_a_user_changes_are_paid(monkeypatch):
 @pytest.mark.parametrize("cls", ENVS)
 def test_every_piece_of_the_state_can_be_set_to_what_it_is(cls):
     derived = {"action_rng", "greatest_num", "legend", "move_limit", "np_random", "np_random_seed", "page", "unwrapped"}
+    derived |= {"own_spec"}
     env = cls()
     env.reset(4)
     told = env.get_task_suffix()
