@@ -88,8 +88,9 @@ def _numbers(group: Group) -> str:
     failed = len(group.trajectories) - len(rewards)
     low, high = min(rewards), max(rewards)
     reward = f"reward {low:g}" if low == high else f"reward {low:g} to {high:g}"
-    wins = sum(t.success for t in group.complete)
-    return f"{several}, {wins} successful, {reward}" + (f", {failed} not complete" if failed else "")
+    defined = [t.success for t in group.complete if t.success is not None]
+    wins = f"{sum(defined)} successful, " if defined else ""
+    return f"{several}, {wins}{reward}" + (f", {failed} not complete" if failed else "")
 
 
 def _count(number: int, one: str, many: str = "") -> str:

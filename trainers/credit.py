@@ -84,7 +84,7 @@ class Shaper:
         scale = self.settings.scale
         if not self.settings.success_only:
             return [scale * turn.reward for turn in trajectory.turns]
-        return [0.0] * (len(trajectory.turns) - 1) + [scale * trajectory.success][: len(trajectory.turns)]
+        return [0.0] * (len(trajectory.turns) - 1) + [scale * bool(trajectory.success)][: len(trajectory.turns)]
 
 
 def _clip_return(rewards: list[float], limit: float) -> list[float]:
@@ -341,7 +341,7 @@ def with_trajectory_weights(data: Experience, settings: RewardsConfig, weights: 
         tokens = np.bincount(data.trajectory, minlength=len(data.trajectories))
         weights = weights * adv.length_weights(tokens.astype(np.float64))[data.trajectory]
     if settings.difficulty_weight:
-        solved = np.array([t.success for t in data.trajectories], dtype=np.float64)
+        solved = np.array([bool(t.success) for t in data.trajectories], dtype=np.float64)
         members = np.bincount(data.groups)
         share = np.bincount(data.groups, solved) / np.maximum(members, 1)
         weights = weights * adv.difficulty_weights(1 - share[data.groups])[data.trajectory]

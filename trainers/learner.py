@@ -198,7 +198,7 @@ class Updater:
             metrics |= quantiles("advantage", data.columns["advantages"])
         data.columns["weights"] = self._weights(data)
         if config.loss.imitate:
-            solved = np.array([t.success for t in data.trajectories], dtype=np.float64)
+            solved = np.array([bool(t.success) for t in data.trajectories], dtype=np.float64)
             data.columns["imitate"] = solved[data.trajectory]
 
     def measure(self, groups: Sequence[Group]) -> dict[str, float]:

@@ -75,14 +75,15 @@ class Preferences:
         return rows, np.full(len(rows), 1 / max(len(rows), 1) if isinstance(self.settings, Ipo | Simpo) else 1.0)
 
     def _label(self, returns: Floats) -> None:
-        """Call a trajectory desirable if its return is above its group's mean; alone, if it succeeded.
+        """Call a trajectory desirable if its return is above its group's mean; alone, if it succeeded, or has a positive
+        reward where nobody said what a success is.
 
         Where all members of a group have equal returns, none is better than another: it is left out.
         """
         counts, groups = np.bincount(self.data.groups), self.data.groups
         apart = returns - (np.bincount(groups, returns) / np.maximum(counts, 1))[groups]
         differs = np.bincount(groups, np.abs(apart) > 1e-9)[groups] > 0
-        succeeded = np.array([t.success for t in self.data.trajectories], dtype=bool)
+        succeeded = np.array([t.reward > 0 if t.success is None else t.success for t in self.data.trajectories])
         alone = counts[groups] == 1
         numbers = np.flatnonzero(self.data.kept & (alone | differs))
         self.desirable = np.where(alone, succeeded, apart > 0)[numbers]

@@ -211,7 +211,7 @@ class RunDir:
         Beyond :data:`MOST_PROMPT_IDS`, prompts are left out, those of successful episodes first.
         """
         left, full = MOST_PROMPT_IDS, set()
-        for number in sorted(range(len(trajectories)), key=lambda i: trajectories[i].success):
+        for number in sorted(range(len(trajectories)), key=lambda i: bool(trajectories[i].success)):
             left -= sum(len(turn.prompt_ids) for turn in trajectories[number].turns)
             if left >= 0:
                 full.add(number)

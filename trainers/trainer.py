@@ -412,6 +412,7 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)
+    judged = [t.success for t in played if t.success is not None]
     trained = {"trained_reward": sum(t.reward for t in played) / n}
     equal = [group for group in groups if not differ(rewards_of(group, success_only))]
     solved = [{t.success for t in group if t.complete} for group in equal]
@@ -420,7 +421,7 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
         "reward": sum(t.own_reward for t in played) / n,
         **(trained if any(t.env_reward is not None for t in played) else {}),
         "reward_std": float(np.std([t.reward for t in played])) if played else 0.0,
-        "success": sum(t.success for t in played) / n,
+        **({"success": sum(judged) / max(len(judged), 1)} if judged or not played else {}),
         "turns": sum(len(t.turns) for t in played) / n,
         "tokens": sum(len(turn.prompt_ids) + len(turn.response_ids) for turn in turns),
         "response_tokens": sum(len(turn.response_ids) for turn in turns),

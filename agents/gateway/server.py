@@ -302,7 +302,7 @@ def admin_app(gateway: GatewaySessions, key: str) -> Starlette:
         return {"id": session.id, "key": session.key, **urls}
 
     async def list_sessions(http: Http) -> Any:
-        names = ("id", "task", "over", "reward", "total_reward")
+        names = ("id", "task", "over", "reward", "success", "total_reward")
         return [{name: getattr(session, name) for name in names} for session in list(gateway.sessions.values())]
 
     async def show(http: Http) -> Any:
@@ -320,8 +320,8 @@ def admin_app(gateway: GatewaySessions, key: str) -> Starlette:
         return {}
 
     async def finish(http: Http) -> Any:
-        data = await _object(http, {"reward": float})
-        session_of(http).finish(data.get("reward"))
+        data = await _object(http, {"reward": float, "success": bool})
+        session_of(http).finish(data.get("reward"), data.get("success"))
         return session_of(http).to_dict()
 
     async def forget(http: Http) -> Any:
@@ -357,7 +357,7 @@ async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
         if name not in known:
             raise UsageError(f"unknown key {name!r}; there are {', '.join(known)}")
         allowed = (int, float) if known[name] is float else known[name]
-        if isinstance(value, bool) or not isinstance(value, allowed):
+        if isinstance(value, bool) != (allowed is bool) or not isinstance(value, allowed):
             raise UsageError(f"{name!r} has the wrong type: {value!r:.80}")
     return data
 

@@ -119,6 +119,8 @@ class GatewaySample:
     task: str = ""
     reward: float | None = None
     """Reward of the session, with those of its calls; None if there is none, or it is not finished."""
+    success: bool | None = None
+    """What the session was finished with."""
     images: tuple[Picture, ...] = ()
     """The pictures whose tokens are in the ids; what :func:`~rollenv.core.pictures.picture` converts is converted."""
 
@@ -163,6 +165,8 @@ class GatewaySession:
         self.tools: Tools | None = None
         """The environment's tools for the program."""
         self.reward: float | None = None
+        self.success: bool | None = None
+        """What was said of it as it was finished; a reward alone does not say it."""
         self.over = False
         self.failure: RollenvError | None = None
         """The engine's failure."""
@@ -391,17 +395,25 @@ class GatewaySession:
         given = [reward for reward in (self.reward, *(n.reward for n in self.tree.nodes)) if reward is not None]
         return sum(given) if given else None
 
-    def finish(self, reward: float | None = None) -> None:
-        """Finish the session: running calls are cancelled, and later ones are refused with 410."""
+    def finish(self, reward: float | None = None, success: bool | None = None) -> None:
+        """Finish the session: running calls are cancelled, and later ones are refused with 410.
+
+        Args:
+            success: whether the task was solved. Without it, the session counts neither as solved nor as unsolved.
+        """
+        if success not in (True, False, None):
+            raise UsageError(f"success is True, False or None, not {success!r:.80}")
         if reward is not None:
             self.reward = _finite(reward)
+        if success is not None:
+            self.success = bool(success)
         first, self.over = not self.over, True
         if first and self._loop is not None and not self._loop.is_closed():  # the loop may run in another thread
             self._loop.call_soon_threadsafe(self._end)
         elif first:
             self._end()
-        self._note({"event": "finish", "reward": self.reward})
-        if first or reward is not None:
+        self._note({"event": "finish", "reward": self.reward, "success": self.success})
+        if first or reward is not None or success is not None:
             self._on_finish(self)
 
     def _end(self) -> None:
@@ -478,7 +490,7 @@ class GatewaySession:
             logprobs += [0.0] * len(read) + list(node.logprobs)
             versions += [-1] * len(read) + list(node.versions)
             before = node
-        about = (self.id, self.task, self.total_reward if self.over else None)
+        about = (self.id, self.task, self.total_reward if self.over else None, self.success)
         return [
             GatewaySample(tuple(i), tuple(m), tuple(p), tuple(v), *about, seen)
             for (i, m, p, v), seen in zip(runs, images, strict=True)
@@ -519,7 +531,7 @@ class GatewaySession:
             node = self.tree.nodes[event["node"]]
             node.reward = (node.reward or 0.0) + event["value"]
         elif kind == "finish":
-            self.over, self.reward = True, event["reward"]
+            self.over, self.reward, self.success = True, event["reward"], event.get("success")
 
     def to_dict(self, *, tokens: bool = True) -> dict[str, Any]:
         """Convert to plain data for JSON, without the key.
@@ -538,6 +550,7 @@ class GatewaySession:
             "session": self.id,
             "task": self.task,
             "reward": self.reward,
+            "success": self.success,
             "total_reward": self.total_reward,
             "over": self.over,
             "counts": dict(self.counts),

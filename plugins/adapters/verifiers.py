@@ -132,7 +132,7 @@ class RollenvEnv(vf.Env[RollenvEnvConfig]):  # type: ignore[misc]
             if not played.complete:
                 raise EpisodeFailed(in_a_line(played.error))
         talk.trace.record_reward("reward", played.reward)
-        talk.trace.record_metric("success", float(played.success))
+        talk.trace.record_metric("success", float(bool(played.success)))
         talk.trace.record_metric("turns", float(len(played.turns)))
 
 

@@ -104,7 +104,7 @@ def _by_task(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """Return the success rate of every task. If an episode was played again, the last one counts."""
     latest: dict[tuple[str, int], bool] = {}
     for each in trajectories:
-        latest[task_key(each.task), each.member] = each.success and each.complete
+        latest[task_key(each.task), each.member] = bool(each.success) and each.complete
     found: dict[str, list[bool]] = defaultdict(list)
     for (key, _), success in latest.items():
         found[key].append(success)

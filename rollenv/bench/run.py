@@ -137,7 +137,7 @@ def _floor(part: Part, n: int | None, seed: int) -> float:
         trajectories, rest = to_play(part.tasks(n, seed), 1)
         with RolloutManager(ConstantAgent(text)) as manager:
             manager.play(rest)
-        shares.append(sum(t.success and t.complete for t in trajectories) / len(trajectories))
+        shares.append(sum(bool(t.success) and t.complete for t in trajectories) / len(trajectories))
     return max(shares)
 
 

@@ -232,7 +232,7 @@ class Dashboard:
 
     def _add(self, trajectory: Trajectory) -> None:
         self.done += 1
-        self.wins += trajectory.success
+        self.wins += bool(trajectory.success)
         self.failed += trajectory.status == "failed"
         self.turns += len(trajectory.turns)
         self.reward += trajectory.reward

@@ -100,7 +100,7 @@ def _row(each: Regraded) -> dict[str, Any]:
         "kind": each.kind,
         "old": None if old.failure == "reward" else old.own_reward,
         "new": None if new is None else new.reward,
-        "success": [old.success, new is not None and new.success],
+        "success": [old.success, None if new is None else new.success],
         "reason": each.reason,
     }
 
@@ -111,7 +111,8 @@ def _tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
     means: dict[str, float] = {}
     if both:
         means = {f"{name}_reward": fmean(row[name] for row in both) for name in ("old", "new")}
-        means |= {f"{name}_success": fmean(row["success"][i] for row in both) for i, name in enumerate(("old", "new"))}
+    if judged := [row["success"] for row in both if None not in row["success"]]:
+        means |= {f"{name}_success": fmean(each) for name, each in zip(("old", "new"), zip(*judged), strict=True)}
     changes = [["environment", "task", "member", "before", "now", "why"]]
     for row in (row for row in rows if row["kind"] == "changed"):
         task = f"seed {row['seed']}" if row["index"] is None else str(row["index"])
@@ -131,6 +132,7 @@ def _print(counts: str, result: dict[str, Any], folder: Path) -> None:
     print_tables(result["tables"])
     console.print(counts)
     if "old_reward" in result:
-        text = "reward {old_reward:.3f} -> {new_reward:.3f}, success {old_success:.1%} -> {new_success:.1%}"
+        text = "reward {old_reward:.3f} -> {new_reward:.3f}"
+        text += ", success {old_success:.1%} -> {new_success:.1%}" if "old_success" in result else ""
         console.print(text.format(**result))
     console.print(f"both rewards, page and numbers: {folder}", markup=False, soft_wrap=True)

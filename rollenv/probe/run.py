@@ -197,7 +197,7 @@ def _floors(
         with contextlib.suppress(RollenvError):
             played = _play(manager, floor.agent, some, 1, seconds)
             each = (time.monotonic() - began) / len(some)
-            rewards, wins = [t.reward for t in played if t.complete], sum(t.success for t in played if t.complete)
+            rewards, wins = [t.reward for t in played if t.complete], sum(bool(t.success) for t in played if t.complete)
             if n := len(rewards):
                 success = wins / n, *wilson_interval(wins, n)
                 spread = statistics.stdev(rewards) / n**0.5 if n > 1 else 0.0

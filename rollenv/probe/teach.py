@@ -88,7 +88,7 @@ def taught(env_id: str, episodes: Sequence[Trajectory], k: int, cut: int = 0) ->
     tasks = []
     for i in range(0, len(episodes), k):
         done = [t for t in episodes[i : i + k] if t.complete]
-        solved = sum(t.success for t in done)
+        solved = sum(bool(t.success) for t in done)
         tasks.append(TaskCounts(place(episodes[i]), solved, k - len(done), tuple(t.reward for t in done)))
     told = [task for task in tasks if task.verdict != "failed"]
     rates, rewards = [task.solved / len(task.rewards) for task in told], [task.reward for task in told]
@@ -138,7 +138,7 @@ def lengths(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     }
     return found | {
         "answers_cut": sum(turn.finish == "length" for turn in turns) / max(len(turns), 1),
-        "cut_solved": sum(t.success and any(turn.finish == "length" for turn in t.turns) for t in done),
+        "cut_solved": sum(bool(t.success) and any(turn.finish == "length" for turn in t.turns) for t in done),
         "truncated": len(truncated) / max(len(done), 1),
         "full": sum(bool(tokens) and not t.final_ids for t in truncated) / max(len(done), 1),
     }

@@ -87,6 +87,11 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
     statuses = list(zip(index["columns"]["run"], index["columns"]["status"], strict=True))
     about = []
     for number, (name, run) in enumerate(zip(_names(runs), runs, strict=True)):
+        ended = [
+            reward
+            for (its, status), reward in zip(statuses, index["columns"]["reward"], strict=True)
+            if its == number and STATUSES[status] not in ("error", "open") and isinstance(reward, int | float)
+        ]
         counts = [sum(pair == (number, status) for pair in statuses) for status in range(len(STATUSES))]
         notes = [f"{run.damaged} damaged lines of its files were left out."] if run.damaged else []
         if run.chosen and run.result["where"]:
@@ -101,7 +106,7 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
             {
                 "name": name,
                 "kind": run.kind,
-                "tiles": plain(summary.tiles(run, counts)),
+                "tiles": plain(summary.tiles(run, counts, sum(ended) / len(ended) if ended else None)),
                 "tables": summary.tables(run),
                 "metrics": plain(run.metrics),
                 "settings": json.dumps(plain(run.settings), indent=2) if run.settings else "",

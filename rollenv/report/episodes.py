@@ -21,7 +21,7 @@ from rollenv.rollout.records.pictures import PictureFiles
 SHARD = 400_000
 
 #: Results of episodes, by their number in the index.
-STATUSES = ("solved", "wrong", "truncated", "error", "cancelled")
+STATUSES = ("solved", "wrong", "truncated", "error", "cancelled", "finished", "open")
 
 #: The columns of the index.
 COLUMNS = (
@@ -347,13 +347,15 @@ def picture_of(env_id: str) -> Picture | None:
 
 
 def _status(episode: Mapping[str, Any]) -> int:
-    status, success = episode.get("status"), bool(episode.get("success"))
+    status, success = episode.get("status"), episode.get("success", False)
     if status == "failed":
         return STATUSES.index("error")
-    if status == "cancelled":
-        return STATUSES.index("cancelled")
+    if status in ("cancelled", "open"):
+        return STATUSES.index(status)
     if success:
         return STATUSES.index("solved")
+    if success is None and status == "terminated":
+        return STATUSES.index("finished")
     return STATUSES.index("truncated" if status == "truncated" else "wrong")
 
 

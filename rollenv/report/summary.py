@@ -266,13 +266,14 @@ def _of_domains(keys: Collection[str], main: str) -> list[Chart]:
     return [("Success by domain", text, tuple(series)), *others, mean]
 
 
-def tiles(run: Run, counts: Sequence[int]) -> list[list[str]]:
+def tiles(run: Run, counts: Sequence[int], reward: float | None = None) -> list[list[str]]:
     """Return label, value and explanation of each tile.
 
     Args:
         counts: stored episodes by their result, in the order of :data:`rollenv.report.episodes.STATUSES`.
+        reward: the mean over those that ended.
     """
-    made = _of_training(run) if run.kind == "training" else _of_evaluation(run, counts)
+    made = _of_training(run) if run.kind == "training" else _of_evaluation(run, counts, reward)
     return [tile for tile in made if tile[1]]
 
 
@@ -318,10 +319,11 @@ def _parts(run: Run) -> list[str]:
     return names
 
 
-def _of_evaluation(run: Run, counts: Sequence[int]) -> list[list[str]]:
+def _of_evaluation(run: Run, counts: Sequence[int], reward: float | None) -> list[list[str]]:
     total, result = sum(counts), run.result
-    low, high = wilson_interval(counts[0], total) if total else (0.0, 0.0)
-    success: dict[str, Any] = {"eval/success": counts[0] / max(total, 1), "eval/low": low, "eval/high": high}
+    judged = sum(counts[:5])  # of the others nobody said what a success is
+    low, high = wilson_interval(counts[0], judged) if judged else (0.0, 0.0)
+    success: dict[str, Any] = {"eval/success": counts[0] / judged, "eval/low": low, "eval/high": high} if judged else {}
     if _number(result.get("success")) is not None:
         success = {f"eval/{key}": result.get(key) for key in ("success", "low", "high")}
     n, k = result.get("n") or run.settings.get("n"), result.get("k") or run.settings.get("k") or 1
@@ -332,10 +334,11 @@ def _of_evaluation(run: Run, counts: Sequence[int]) -> list[list[str]]:
         tasks += ", unfinished" if total else ", no episode yet"
     games = "members" in run.settings
     return [
-        ["Success", _share(success) if (total or result) and not games else "", _HINT_SUCCESS],
+        ["Success", _share(success) if not games else """", _HINT_SUCCESS],
         ["Errors", str(counts[3]), "Episodes that failed because of the environment or the agent."],
+        ["Open", str(counts[6] or ""), "Sessions of a gateway that are not finished."],
         ["Tasks", tasks, "Tasks, and episodes of each."],
-        ["Reward", _to(3, result.get("reward")), "The mean over episodes."],
+        ["Reward", _to(3, result.get("reward", reward)), "The mean over episodes."],
         ["Turns", _to(1, result.get("turns")), "The mean over episodes."],
         ["Time", duration(_number(result.get("seconds")) or 0.0), "From the first episode to the last."],
         ["Cost", _to(4, result.get("cost") or None), "As the endpoint's prices say."],

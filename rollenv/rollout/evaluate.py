@@ -220,7 +220,7 @@ def success_rates(
     """
     n = len(trajectories) // k
     graded = [[t for t in trajectories[i * k : (i + 1) * k] if t.failure != "user"] for i in range(n)]
-    wins = [(len(each), sum(t.success and t.complete for t in each)) for each in graded if each]
+    wins = [(len(each), sum(bool(t.success) and t.complete for t in each)) for each in graded if each]
     return (
         n,
         mean_interval([c / size for size, c in wins]),

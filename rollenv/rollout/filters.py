@@ -42,7 +42,7 @@ def preferred(returns: Sequence[float], answers: Sequence[Any], margin: float = 
 
 def rewards_of(group: Iterable[Trajectory], success_only: bool) -> list[float]:
     """The rewards of the trajectories that did not fail, or 1 for each success and 0 for the others."""
-    return [float(t.success) if success_only else t.reward for t in group if t.complete]
+    return [float(bool(t.success)) if success_only else t.reward for t in group if t.complete]
 
 
 def varied(threshold: float = 0.0, *, success_only: bool = False) -> Filter:

@@ -99,7 +99,8 @@ def _graded(episodes: Sequence[StoredEpisode], reward: Callable[[Trajectory], Aw
             continue
         turns = [replace(turn, reward=0.0) for turn in episode.trajectory.turns]
         turns[-1].reward = value
-        yield _compared(episode, replace(episode.trajectory, turns=turns, success=value > 0, status="terminated"))
+        success = None if episode.trajectory.success is None else value > 0
+        yield _compared(episode, replace(episode.trajectory, turns=turns, success=success, status="terminated"))
 
 
 # -- replay ------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture
 
 #: "terminated": the task ended. "truncated": a limit ended the episode, such as the environment's or the model's
-#: context. "failed": see ``error``. "cancelled": other members were faster, or it became too stale.
-Status = Literal["terminated", "truncated", "failed", "cancelled"]
+#: context. "open": a gateway's session that is not finished. "failed": see ``error``. "cancelled": other members were faster, or it became too stale.
+Status = Literal["terminated", "truncated", "failed", "cancelled", "open"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,8 @@ class Trajectory:
     task: Task
     turns: list[Turn] = field(default_factory=list)
     status: Status = "failed"
-    success: bool = False
+    success: bool | None = False
+    """None where nobody said what a success is, as in a gateway's session that was finished with a reward alone."""
     error: str = ""
     """Why it failed, or why a player forfeited a game by a failure."""
     failure: str = ""

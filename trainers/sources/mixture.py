@@ -105,7 +105,7 @@ class Outcomes:
         """Add the trajectories of a group that did not fail."""
         for trajectory in group.complete:
             self.n += 1
-            self.success += trajectory.success
+            self.success += bool(trajectory.success)
             self.reward += trajectory.own_reward
 
     def take(self) -> dict[str, float]:

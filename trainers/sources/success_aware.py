@@ -78,7 +78,7 @@ class SuccessAware(Iterator[Task]):
 
     def record(self, task: Task, group: Group) -> None:
         item = own_part(task, self, range(len(self.items)).__contains__)
-        won = sum(t.success for t in group.complete)
+        won = sum(bool(t.success) for t in group.complete)
         kept = self._record_weight(self._when[item])
         self._won[item] = kept * self._won[item] + won
         self._lost[item] = kept * self._lost[item] + len(group.complete) - won

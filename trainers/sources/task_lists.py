@@ -237,7 +237,7 @@ class CurriculumSource(Iterator[Task]):
     def record(self, task: Task, group: Group) -> None:
         level = own_part(task, self, range(len(self.curriculum)).__contains__)
         for trajectory in group.complete:
-            self.schedule.record(level, trajectory.success)
+            self.schedule.record(level, bool(trajectory.success))
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn": self.drawn, "schedule": self.schedule.state_dict()}

@@ -3,7 +3,8 @@
 const PAIRS_SHOWN = 300;
 
 function comparison() {
-  if (!several) return null;
+  const judged = index.statuses.some((name, n) => name !== "finished" && name !== "open" && columns.status.includes(n));
+  if (!several || !judged) return null;
   const byTask = new Map();
   for (let row = 0; row < total; row++) if (isLast(row)) {
     const task = columns.task[row];

@@ -83,12 +83,13 @@ function toolbar() {
     }
     const chip = (pressed, press, ...content) => el("button", {type: "button", "aria-pressed": String(pressed), onclick: press}, ...content);
     const sum = counts.reduce((a, b) => a + b, 0);
-    const failed = index.statuses.map((_, n) => n).filter(n => n > 0);
+    const failed = index.statuses.flatMap((name, n) => ["solved", "finished", "open"].includes(name) ? [] : [n]);
+    const missed = failed.reduce((sum, n) => sum + counts[n], 0);
     const isFailed = state.kind < 0 && state.statuses.size === failed.length && !state.statuses.has(0);
     const choose = (statuses, kind = -1) => () => { state.statuses = new Set(statuses); state.kind = kind; refilter(); };
     chips.replaceChildren(
       chip(!state.statuses.size, choose([]), `all ${sum.toLocaleString("en")}`),
-      chip(isFailed, choose(failed), `not solved ${(sum - counts[0]).toLocaleString("en")}`),
+      ...counts[0] || missed || isFailed ? [chip(isFailed, choose(failed), `not solved ${missed.toLocaleString("en")}`)] : [],
       ...index.statuses.flatMap((name, n) => !counts[n] && !(state.statuses.size === 1 && state.statuses.has(n)) ? [] :
         [chip(state.kind < 0 && state.statuses.size === 1 && state.statuses.has(n), choose([n]),
               el("i", {class: `dot ${name}`}), `${name} ${counts[n].toLocaleString("en")}`)]),

@@ -41,7 +41,7 @@ function settings() {
 function episodes() {
   const pane = player();
   const section = el("section", {id: "episodes"}, el("h2", {}, "Episodes ", help(
-    "Solved: the task was done. Wrong: it ended without success. Truncated: a limit ended it. Error: the environment or the agent failed, so that it says nothing about the agent's skill.")));
+    "Solved: the task was done. Wrong: it ended without success. Truncated: a limit ended it. Error: the environment or the agent failed, so that it says nothing about the agent's skill. Finished: it has a reward, and nobody said whether it is a success. Open: a session that goes on.")));
   if (!total) {
     section.append(el("p", {class: "dim"}, "No episodes are stored."));
     return [section, () => {}];

@@ -292,7 +292,8 @@ class _Card:
         self.tasks: set[str] = set()
         self.versions: set[int] = set()
         self.rewards: list[float] = []
-        self.successes = self.without_prompts = 0
+        self.judged: list[bool] = []
+        self.without_prompts = 0
 
     def add(self, episode: StoredEpisode) -> None:
         t: Trajectory = episode.trajectory
@@ -301,7 +302,7 @@ class _Card:
         self.tasks.add(task_key(t.task))
         self.versions |= {turn.policy_version for turn in t.turns if turn.response_ids}
         self.rewards.append(t.reward)
-        self.successes += t.success
+        self.judged += [] if t.success is None else [t.success]
         self.without_prompts += any(turn.response_ids and not turn.prompt_ids for turn in t.turns)
 
     def to_dict(self) -> dict[str, Any]:
@@ -314,7 +315,7 @@ class _Card:
             "weights": [min(self.versions), max(self.versions)] if self.versions else [],
             "tasks": len(self.tasks),
             "episodes": n,
-            "success": self.successes / n,
+            "success": sum(self.judged) / len(self.judged) if self.judged else None,
             "reward": math.fsum(self.rewards) / n,
             "episodes_without_prompts": self.without_prompts,
             "rollenv": __version__,

@@ -26,7 +26,7 @@ def trajectory_of(samples: Sequence[GatewaySample]) -> Trajectory:
     if turns:
         turns[-1].reward = reward
     name = samples[0].task or samples[0].session
-    return Trajectory(Task(f"gateway:{name}", 0), turns, "terminated", success=reward > 0)
+    return Trajectory(Task(f"gateway:{name}", 0), turns, "terminated", success=samples[0].success)
 
 
 def _turns(sample: GatewaySample) -> Iterable[Turn]:
@@ -47,17 +47,18 @@ def _turns(sample: GatewaySample) -> Iterable[Turn]:
 def session_trajectory(session: GatewaySession) -> Trajectory:
     """Convert a session to a trajectory with texts and messages, and with the turns of :func:`trajectory_of`.
 
-    A session without a reward has failed ("reward"). Calls that an upstream endpoint answered have no tokens.
+    A session that is not finished is "open"; one without a reward has failed ("reward"). Calls that an upstream endpoint answered have no tokens.
     """
     turns = [_turn(session, node) for node in session.nodes()]
     task, reward = Task(f"gateway:{session.task or session.id}", 0), session.total_reward
     about = {"session": session.id}
-    if reward is None:
-        text = f"session {session.id} has no reward"
-        return Trajectory(task, turns, "failed", error=text, failure="reward", record=about)
-    if turns:
+    if turns and reward is not None:
         turns[-1].reward = reward
-    return Trajectory(task, turns, "terminated", success=reward > 0, record=about)
+    played = Trajectory(task, turns, "terminated" if session.over else "open", session.success, record=about)
+    if reward is None:
+        played.failure, played.error = "reward", f"session {session.id} has no reward"
+        played.status = "failed" if session.over else "open"
+    return played
 
 
 def _turn(session: GatewaySession, node: CallNode) -> Turn:
