@@ -59,6 +59,27 @@ _STREET = r"(?:street|st|avenue|ave|road|rd|lane|ln|drive|dr|boulevard|blvd|way|
 _ADDRESS = re.compile(rf"\b\d+ (?:[A-Z]\w+ ){{1,3}}(?i:{_STREET})\b|\b(?:[A-Z]\w+ ){{1,3}}(?i:{_STREET}) \d+\b")
 _NAME = re.compile(r"\b(?i:my (?:full )?name is|i am|i'm|this is)\s+([A-Z][\w'-]+(?:\s+[A-Z][\w'-]+)+)")
 _AMOUNT = re.compile(r"\s*(?:%|percent|dollars|usd|gb|mb)", re.I)
+#: Characters before and after a number in which its sentence is looked for.
+_NEAR = 300
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
+#: Where a clause ends, so that a claim and a question in one sentence are told apart.
+_CLAUSE = re.compile(r"[,;:]\s+|\s[-–—]+\s|\b(?:and|but|so|because|since|as)\s+(?=(?:i|my|we|our)\b)", re.I)
+_INDIRECT = re.compile(
+    r"\b(?:wonder\w*|know|tell me|ask\w*|confirm|check|sure|see|clarify|explain)\b.*"
+    r"\b(?:if|whether|how|what|when|which|why|who)\b",
+    re.I,
+)
+_OWN = re.compile(r"\W*(?:(?:so|and|but|well|then|because|since)\W+)*(?:i|my|we|our)\b", re.I)
+_MAY = re.compile(r"\W*(?:so\W+)?(?:i|we)\s+(?:\w+\s+)?(?:have|get|can|could|need)\b", re.I)
+_LENGTH = r"(?:minute|hour|day|night|week|month|year)s?"
+_SPAN = re.compile(rf"[\s-]*(?:\w+\s+)?{_LENGTH}\b(?!\s+ago)", re.I)
+#: A number that is an id, by its form or by what is before it; questions with one tell it too.
+_ID = re.compile(r"\d{5,}|\d{3}[-.]\d{4}$")
+_NAMES = re.compile(
+    r"\b(?:(?:my|our)|(?:my|our)\s+(?:[\w'-]+\s+){1,2}(?:on|from|of|at|dated)|end(?:ing|s)\s+(?:in|with)|"
+    r"(?:order|reservation|booking|ticket|flight|card|account|zip(?: code)?|phone|id)(?:\s+(?:number|no\.?|is))?)\s+$",
+    re.I,
+)
 #: Counts up to a dozen are everyday words, not facts.
 _DOZEN = 12
 _ROLE = re.compile(
@@ -83,7 +104,8 @@ class UserCheck:
     """The check of one user.
 
     Numbers, dates, ids, e-mails, street addresses and own names must be in what the user was told: their part, the
-    agent's messages, the results of their own functions. Counts up to 12, and claims without such a detail ("I do have
+    agent's messages, the results of their own functions. Counts up to 12, numbers that a question asks about ("within
+    30 days?"), and claims without such a detail ("I do have
     insurance"), are not checked; a sum that the user works out counts as unknown.
 
     Args:
@@ -160,15 +182,34 @@ def unknown_details(message: str, known: str) -> Iterator[str]:
     for word in _WORD.findall(rest):
         plain = word.lower().lstrip("#")
         both = re.search(r"\d", plain) and re.search(r"[a-z]", plain)
-        if both and plain not in words and not re.fullmatch(rf"[\d.-]+{_UNIT}|[345]g", plain):
+        if both and plain not in words and not re.fullmatch(rf"[\d.-]+(?:{_UNIT}|{_LENGTH})|[345]g", plain):
             yield word
     for match in _NUMBER.finditer(rest):
         parts = [int(run[:30]) for run in re.findall(r"\d+", match["whole"])]
         everyday = (
             len(parts) == 1 and parts[0] <= _DOZEN and not match["sign"] and not _AMOUNT.match(match["unit"] or "")
         )
-        if not everyday and not all(part in runs for part in parts) and _value(match["whole"]) not in values:
+        if (
+            not everyday
+            and not _is_asked(rest, match)
+            and not all(part in runs for part in parts)
+            and _value(match["whole"]) not in values
+        ):
             yield match[0].strip()
+
+
+def _is_asked(text: str, number: re.Match[str]) -> bool:
+    """Return whether a number is what a question asks about, not an id or a claim about oneself that is in it."""
+    at, end = number.span()
+    before = _SENTENCE.split(text[max(at - _NEAR, 0) : at])[-1]
+    after = _SENTENCE.split(text[end : end + _NEAR])[0].rstrip(" \"')")
+    clause = _CLAUSE.split(before)[-1]
+    span = bool(_SPAN.match(after))
+    if (_ID.search(number["whole"]) and not number["sign"]) or (_NAMES.search(clause) and not span):
+        return False
+    if _INDIRECT.search(clause):
+        return True
+    return after.endswith("?") and (not _OWN.match(clause) or (span and bool(_MAY.match(clause))))
 
 
 def _numeric(text: str) -> str:

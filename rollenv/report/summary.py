@@ -334,7 +334,7 @@ def _of_evaluation(run: Run, counts: Sequence[int], reward: float | None) -> lis
         tasks += ", unfinished" if total else ", no episode yet"
     games = "members" in run.settings
     return [
-        ["Success", _share(success) if not games else """", _HINT_SUCCESS],
+        ["Success", _share(success) if not games else "", _HINT_SUCCESS],
         ["Errors", str(counts[3]), "Episodes that failed because of the environment or the agent."],
         ["Open", str(counts[6] or ""), "Sessions of a gateway that are not finished."],
         ["Tasks", tasks, "Tasks, and episodes of each."],

@@ -196,6 +196,14 @@ TOOLS = [{"type": "function", "function": {"name": "cancel_reservation", "parame
         "I live at 12 Cedar Street and paid 1234.5 dollars.",
         "Call me at (555) 123 2002 about EHGLP3, I have 2 bags and a 4G phone.",
         "The fee of $75 that you name is fine.",
+        "Is it still within 30 days?",
+        "within 30 days?",
+        "My lamp is broken, is a return possible within 30 days?",
+        "I have 24 hours to cancel, correct?",
+        "Is there a 48-hour window, or would a change cost more than $100?",
+        "Please tell me whether the limit is 50 pounds.",
+        "If I wait until May 30, do I get 50% of it back?",
+        "I'm not sure if it is 50 or 70 pounds.",
     ],
 )
 def test_facts_may_be_told_in_other_words(message: str) -> None:
@@ -213,6 +221,16 @@ def test_facts_may_be_told_in_other_words(message: str) -> None:
         ("The zip code is 02135.", "contradictions"),
         ("I paid $1,234.60.", "contradictions"),
         ("My phone number is 555-123-2003.", "contradictions"),
+        ("I booked on May 16, can I still cancel?", "contradictions"),
+        ("Can I still cancel since I booked on May 16?", "contradictions"),
+        ("I paid $300, right?", "contradictions"),
+        ("Is it fine? I paid 300 dollars.", "contradictions"),
+        ("I bought it 20 days ago, is that fine?", "contradictions"),
+        ("I have 2,500 points, can I use them?", "contradictions"),
+        ("Can you cancel my flight on May 30?", "contradictions"),
+        ("Can you refund the card ending in 5412?", "contradictions"),
+        ("Can you cancel the booking 12345678?", "contradictions"),
+        ("Can you ship it to 14 Cedar Street?", "contradictions"),
         ("Take the one with the number 1151293680.", "leaks"),
         ("Please call cancel_reservation.", "leaks"),
         ("If the agent tells you that a cancellation is not possible, mention it.", "leaks"),
@@ -227,7 +245,9 @@ def test_what_a_user_cannot_know_or_may_not_say_is_found(message: str, kind: str
     assert [breach.kind for breach in found] == [kind]
 
 
-@pytest.mark.parametrize("message", ["", "1" * 5000, "5-" * 3000, "\ud83d", "9" * 40 + ".5", "[" * 2000, "a@" * 2000])
+@pytest.mark.parametrize(
+    "message", ["", "1" * 5000, "5-" * 3000, "\ud83d", "9" * 40 + ".5", "[" * 2000, "a@" * 2000, "know 13 " * 1200]
+)
 def test_hostile_messages_are_checked_too(message: str) -> None:
     UserCheck(PART, TOOLS).breaches(message, heard="")
     assert list(unknown_details(message, message)) == []
