@@ -45,6 +45,8 @@ class Card:
     """A random action, or the oracle's."""
     rewards: list[float] = field(default_factory=list)
     """Rewards per turn of one random episode and one of the oracle, at most :data:`TURNS` each."""
+    players: str = ""
+    """Of several players: how many, their roles, and who takes their seats."""
     limit: int | None = None
     """The limit on the turns of an episode, if any."""
     problem: str = ""
@@ -124,6 +126,7 @@ def _play(env_spec: EnvSpec, kwargs: dict[str, Any], found: Card) -> None:
 def _play_in(env: Env, found: Card) -> None:
     observation, info = env.reset(seed=0)
     found.prompt = "\n".join(str(part) for part in (info.get("prefix"), observation, info.get("suffix")) if part)
+    found.players = _players(env, info)
     found.limit = turn_limit(env)
     found.reader, found.legend = reader(env, observation), str(getattr(env.unwrapped, "legend", "") or "")
     for seed, name in enumerate(("sample_random_action", "oracle_action")):
@@ -140,6 +143,16 @@ def _play_in(env: Env, found: Card) -> None:
             found.rewards.append(reward)
             if terminated or truncated:
                 break
+
+
+def _players(env: Env, info: dict[str, Any]) -> str:
+    if env.unwrapped.players < 2:
+        return ""
+    roles = ", ".join(map(str, info.get("roles", ())))
+    return (
+        f'{env.unwrapped.players}{f" ({roles})" if roles else ""}; info["player"] says who moves. By default one plays '
+        "all seats: you, or the agent of an evaluation; `rollenv arena` and `seats.others` of recipes seat others."
+    )
 
 
 def turn_limit(env: Env) -> int | None:

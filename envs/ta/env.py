@@ -7,9 +7,10 @@ the process-wide ``random``; each environment swaps in a state of its own while 
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rollenv.core.env import Env, ResetResult, StepResult
@@ -17,6 +18,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.parsing import well_formed
 from rollenv.envs.global_random import PrivateGlobals
+from rollenv.envs.ta.moves import forms_of
 from rollenv.envs.ta.rewards import is_refused, is_solved, paid
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,40}\]")
@@ -267,9 +269,11 @@ class TextArena(ReplayState):
         """Return a legal move of the current seat, if a few tries find one."""
         seat = self._state.current_player_id
         shown = self._shown_to.get(seat, "")
-        moves = candidates(shown[:_LOOK] + shown[_LOOK:][-_LOOK:], draws)
+        moves: Iterable[str] | None = forms_of(self.game_id, self._game, draws)
+        if moves is None:
+            moves = itertools.islice(candidates(shown[:_LOOK] + shown[_LOOK:][-_LOOK:], draws), _TRIES)
         with copy.deepcopy(self._globals).swapped_in(silent=True):
-            for _, move in zip(range(_TRIES), moves, strict=False):
+            for move in moves:
                 # Copy without the history, the bulk of the state.
                 state = self._state
                 no_news: dict[Any, list[Any]] = {player: [] for player in state.observations}

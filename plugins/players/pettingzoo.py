@@ -38,7 +38,7 @@ class PettingZoo(ReplayState, Table):
 
     An action is read from the last box or the whole reply, as the action space asks; texts are passed on. One that is
     no action, or that an action mask forbids, forfeits: the episode ends with the reward -1 for its player. Agents that
-    are done are stepped with None, as PettingZoo asks. ``success`` is the agent's own ``info["success"]`` at its end,
+    are done are stepped with None, as PettingZoo asks. The episode is truncated if all agents were. ``success`` is the agent's own ``info["success"]`` at its end,
     else the highest return, if it is positive.
 
     Args:
@@ -78,6 +78,7 @@ class PettingZoo(ReplayState, Table):
     def _start(self, seed: int) -> None:
         self._met, self._last = [False] * self.players, [""] * self.players
         self._won: dict[int, bool] = {}
+        self._limited = True
         self._returns = [0.0] * self.players
         self._asked_of("reset", seed=seed)
         self._pass_over_the_dead()
@@ -99,6 +100,7 @@ class PettingZoo(ReplayState, Table):
             observation, _, terminated, truncated, info = self._asked_of("last")
             if not (terminated or truncated):
                 return
+            self._limited = self._limited and not terminated
             player = self.mover()
             self._last[player] = show(observation)
             if "success" in info:
@@ -138,7 +140,8 @@ class PettingZoo(ReplayState, Table):
         won = [self._won.get(player, beats) for player, beats in enumerate(winners(self._returns))]
         if not valid:
             won[mover] = False
-        return self._ended(mover, rewards, valid, won, forfeit=not valid, truncated=not over)
+        truncated = not over or (valid and self._limited)
+        return self._ended(mover, rewards, valid, won, forfeit=not valid, truncated=truncated)
 
     def mover(self) -> int:
         return self.agents.index(self.game.agent_selection)

@@ -234,9 +234,12 @@ class OpenSpiel(Table):
     def read(self, action: str) -> int | None:
         """Return the legal move that an action means, or None."""
         boxed = last_boxed(action) if len(action) <= _LONGEST else ""
-        text = (action if boxed is None else boxed).strip().lower()
         names = self.moves()
-        return ({str(move): move for move in names} | {name.lower(): move for move, name in names.items()}).get(text)
+        known = {str(move): move for move in names} | {name.lower(): move for move, name in names.items()}
+        # The backslash at the end of a move of Hive hides the brace that closes its box.
+        rest = action[-_LONGEST:].rpartition("\\boxed{")[2].partition("}")[0]
+        texts = (each.strip().lower() for each in (action if boxed is None else boxed, rest))
+        return next((known[text] for text in texts if text in known), None)
 
     def write(self, move: int) -> str:
         """Return the action for a move."""

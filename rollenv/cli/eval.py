@@ -271,6 +271,13 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
     if result.repeats:
         over = percent(result.success, result.tasks_low, result.tasks_high)
         console.print(f"{result.distinct} different tasks among {result.n}; over tasks {over}")
+    if any(t.record.get("seats") for t in result.trajectories):
+        console.print(
+            f"{agent} takes all seats: success is how often one of them, in turn another, wins against the others; "
+            "`rollenv arena` compares agents",
+            markup=False,
+            soft_wrap=True,
+        )
     if result.cut:
         advice = "raise --max-tokens" if _model_of(agent) or agent.startswith("chat:") else "raise the agent's limit"
         console.print(f"{result.cut} answers were cut at the limit of tokens: {advice}")

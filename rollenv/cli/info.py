@@ -35,6 +35,7 @@ def command(
             "levels": list(s.levels),
             "indexed": s.indexed,
             "nondeterministic": s.nondeterministic,
+            "players": card.players,
             "turn_limit": card.limit,
             "rewards_seen": [min(card.rewards), max(card.rewards)] if card.rewards else None,
             "prompt": card.prompt,
@@ -69,6 +70,7 @@ def _facts(card: cards.Card) -> dict[str, str]:
     missing = f"\nnot here: {', '.join(map(str, s.missing))}" if s.missing else ""
     turns = f"at most {card.limit}, one action each" if card.limit != 1 else "1: a single answer"
     return {
+        "players": card.players,
         "turns": turns if card.limit else "",
         "reward of a turn": card.reward and f"{card.reward} (as seen in two sampled episodes)",
         "abilities": ", ".join(sorted(s.abilities)).replace("_", " "),

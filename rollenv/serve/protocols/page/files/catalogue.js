@@ -91,7 +91,7 @@ function fillCard(node, card) {
   const hints = [...new Set(card.needs.map(([, hint]) => hint))];
   const needs = hints.map(hint => card.needs.filter(need => need[1] === hint).map(([name, , here]) => here ? name : `${name} (missing)`).join(", ") + (hint ? `: ${hint}` : "")).join("\n");
   const contract = facts([
-    ["How to answer", howTo(card) && pre(howTo(card))], ["Turns", turns],
+    ["How to answer", howTo(card) && pre(howTo(card))], ["Players", visible(card.players || "")], ["Turns", turns],
     ["Reward of a turn", (card.rewards || []).length ? `${range(card.rewards)}, in two sampled episodes` : ""],
     ["Abilities", card.abilities.join(", ").replaceAll("_", " ")],
     ["Tasks", card.indexed ? "numbered" : "drawn from the seed"], ["Deterministic", card.nondeterministic ? "no" : "yes, for a given seed and actions"],

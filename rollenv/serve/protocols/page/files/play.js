@@ -206,7 +206,7 @@ class Game {
       this.offered, this.searching,
       moves.length && (this.card.few || []).length ? el("details", {class: "folded"}, el("summary", {}, "Type an action"), answer) : answer,
       has("oracle") || has("random_action") ? el("div", {class: "row helpers"}, has("oracle") ? button("Hint", () => this.suggest("oracle")) : null, has("random_action") ? button("Random action", () => this.suggest("random")) : null) : null,
-      this.hint, this.card.legend ? el("p", {class: "small dim"}, visible(this.card.legend)) : null,
+      this.hint, this.card.players ? el("p", {class: "small dim"}, `Players: ${visible(this.card.players)}`) : null, this.card.legend ? el("p", {class: "small dim"}, visible(this.card.legend)) : null,
     ].filter(Boolean));
   }
 
