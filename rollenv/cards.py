@@ -146,11 +146,12 @@ def _play_in(env: Env, found: Card) -> None:
 
 
 def _players(env: Env, info: dict[str, Any]) -> str:
-    if env.unwrapped.players < 2:
+    players = getattr(env.unwrapped, "players", 1)
+    if players < 2:
         return ""
     roles = ", ".join(map(str, info.get("roles", ())))
     return (
-        f'{env.unwrapped.players}{f" ({roles})" if roles else ""}; info["player"] says who moves. By default one plays '
+        f'{players}{f" ({roles})" if roles else ""}; info["player"] says who moves. By default one plays '
         "all seats: you, or the agent of an evaluation; `rollenv arena` and `seats.others` of recipes seat others."
     )
 

@@ -75,8 +75,8 @@ class Preferences:
         return rows, np.full(len(rows), 1 / max(len(rows), 1) if isinstance(self.settings, Ipo | Simpo) else 1.0)
 
     def _label(self, returns: Floats) -> None:
-        """Call a trajectory desirable if its return is above its group's mean; alone, if it succeeded, or has a positive
-        reward where nobody said what a success is.
+        """Call a trajectory desirable if its return is above its group's mean; alone, if it succeeded, or has a
+        positive reward where nobody said what a success is.
 
         Where all members of a group have equal returns, none is better than another: it is left out.
         """

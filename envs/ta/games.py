@@ -107,14 +107,9 @@ NO_SAMPLER = frozenset(
     LogicPuzzle-v0-hard Mastermind-v0 Mastermind-v0-hard Mastermind-v0-extreme Minesweeper-v0
     Minesweeper-v0-small Minesweeper-v0-medium Minesweeper-v0-hard PegJump-v0 Slitherlink-v0 Sudoku-v0-very-easy
     Sudoku-v0-easy Sudoku-v0 Sudoku-v0-medium TowerOfHanoi-v0 TowerOfHanoi-v0-medium TowerOfHanoi-v0-hard
-    TowerOfHanoi-v0-hardcore TowerOfHanoi-v0-extreme Battleship-v0 Breakthrough-v0-tiny Breakthrough-v0-small
-    Briscola-v0 Chopsticks-v0 Chopsticks-v0-medium Chopsticks-v0-long ColonelBlotto-v0-small ColonelBlotto-v0
-    ColonelBlotto-v0-large ColonelBlotto-v0-extreme GermanWhist-v0 Golf-v0 Golf-v0-medium Nim-v0-medium
-    Othello-v0-small Othello-v0 Othello-v0-hard QuantumTicTacToe-v0 SimpleTak-v0-large SpiteAndMalice-v0
-    Stratego-v0 Tak-v0 Tak-v0-medium Tak-v0-hard TwoDollar-v0 UltimateTicTacToe-v0 PublicGoodsGame-v0
-    MarketEntryGame-v0 ThreePlayerTicTacToe-v0 NewRecruit-v0 Alquerque-v0 Battleship-v0-extreme
-    Battleship-v0-large Battleship-v0-standard Breakthrough-v0-large Breakthrough-v0 Breakthrough-v0-long
-    Breakthrough-v0-blind LinesOfAction-v0 Othello-v0-big Othello-v0-huge Othello-v0-tiny RushHour-v0 Set-v0
-    SimpleTak-v0-extreme SimpleTak-v0-medium SimpleTak-v0 Nim-v0-large
+    TowerOfHanoi-v0-hardcore TowerOfHanoi-v0-extreme Breakthrough-v0-tiny Breakthrough-v0-small
+    QuantumTicTacToe-v0 SpiteAndMalice-v0 Stratego-v0 Tak-v0 Tak-v0-medium Tak-v0-hard PublicGoodsGame-v0
+    MarketEntryGame-v0 ThreePlayerTicTacToe-v0 NewRecruit-v0 Breakthrough-v0-large Breakthrough-v0
+    Breakthrough-v0-long Breakthrough-v0-blind LinesOfAction-v0 RushHour-v0 Set-v0
     """.split()  # noqa: SIM905
 )

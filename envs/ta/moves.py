@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from collections.abc import Iterator
 from typing import Any
 
 #: By game, forms of its moves: ``<1-8>`` and ``<a-h>`` are ranges, ``<x|y>`` alternatives.
@@ -47,16 +48,14 @@ def forms_of(game_id: str, game: Any, draws: random.Random) -> list[str] | None:
     return moves
 
 
-def _written(form: str, reach: int) -> list[str]:
-    """Return all moves of a form; from one square to another, those in a line."""
+def _written(form: str, reach: int) -> Iterator[str]:
+    """Yield all moves of a form; from one square to another, those in a line."""
     texts, parts = _PART.split(form)[::2], [_values(part) for part in _PART.findall(form)]
-    moves = itertools.product(*(range(len(part)) for part in parts))
-    if len(parts) > 3 and parts[:2] == parts[2:4]:
-        moves = (each for each in moves if _is_line(each[2] - each[0], each[3] - each[1], reach))
-    return [
-        "".join(itertools.chain(*zip(texts, [*(p[i] for p, i in zip(parts, each, strict=True)), ""], strict=True)))
-        for each in moves
-    ]
+    squares = len(parts) > 3 and parts[:2] == parts[2:4]
+    for chosen in itertools.product(*(range(len(part)) for part in parts)):
+        if not squares or _is_line(chosen[2] - chosen[0], chosen[3] - chosen[1], reach):
+            values = [part[number] for part, number in zip(parts, chosen, strict=True)]
+            yield "".join(itertools.chain(*zip(texts, [*values, ""], strict=True)))
 
 
 def _is_line(across: int, along: int, reach: int) -> bool:
@@ -68,8 +67,6 @@ def _values(part: str) -> list[str]:
     low, dash, high = part.partition("-")
     if not dash:
         return part.split("|")
-    return (
-        [str(n) for n in range(int(low), int(high) + 1)]
-        if low.isdecimal()
-        else [chr(n) for n in range(ord(low), ord(high) + 1)]
-    )
+    if low.isdecimal():
+        return [str(n) for n in range(int(low), int(high) + 1)]
+    return [chr(n) for n in range(ord(low), ord(high) + 1)]

@@ -38,7 +38,8 @@ class PettingZoo(ReplayState, Table):
 
     An action is read from the last box or the whole reply, as the action space asks; texts are passed on. One that is
     no action, or that an action mask forbids, forfeits: the episode ends with the reward -1 for its player. Agents that
-    are done are stepped with None, as PettingZoo asks. The episode is truncated if all agents were. ``success`` is the agent's own ``info["success"]`` at its end,
+    are done are stepped with None, as PettingZoo asks. The episode is truncated if all
+    agents were. ``success`` is the agent's own ``info["success"]`` at its end,
     else the highest return, if it is positive.
 
     Args:

@@ -112,7 +112,7 @@ def _tables(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if both:
         means = {f"{name}_reward": fmean(row[name] for row in both) for name in ("old", "new")}
     if judged := [row["success"] for row in both if None not in row["success"]]:
-        means |= {f"{name}_success": fmean(each) for name, each in zip(("old", "new"), zip(*judged), strict=True)}
+        means |= {f"{name}_success": fmean(each[i] for each in judged) for i, name in enumerate(("old", "new"))}
     changes = [["environment", "task", "member", "before", "now", "why"]]
     for row in (row for row in rows if row["kind"] == "changed"):
         task = f"seed {row['seed']}" if row["index"] is None else str(row["index"])

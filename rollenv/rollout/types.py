@@ -12,7 +12,8 @@ from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture
 
 #: "terminated": the task ended. "truncated": a limit ended the episode, such as the environment's or the model's
-#: context. "open": a gateway's session that is not finished. "failed": see ``error``. "cancelled": other members were faster, or it became too stale.
+#: context. "open": a gateway's session that is not finished. "failed": see ``error``.
+#: "cancelled": other members were faster, or it became too stale.
 Status = Literal["terminated", "truncated", "failed", "cancelled", "open"]
 
 

@@ -47,7 +47,7 @@ def test_an_episode_is_opened_played_rewarded_and_ended():
         for call in ("last", answer["id"]):
             assert (await client.post(f"{one}/reward", json={"value": 0.25, "call": call})).json() == {}
         (sample,) = (await client.get(f"{one}/samples")).json()
-        ended = (await client.post(f"{one}/finish", json={"reward": 1})).json()
+        ended = (await client.post(f"{one}/finish", json={"reward": 1, "success": False})).json()
         late = await client.post(f"{opened['base_url']}/chat/completions", json=HELLO)
         metrics = (await client.get("/metrics")).text
         await client.delete(one)
@@ -56,7 +56,12 @@ def test_an_episode_is_opened_played_rewarded_and_ended():
 
     sample, ended, late, metrics, gone = administered(work)
     assert sum(sample["mask"]) == ended["drawn_tokens"] > 0
-    assert (ended["reward"], ended["nodes"][0]["reward"], ended["nodes"][0]["kind"]) == (1, 0.5, "main")
+    assert (ended["success"], ended["reward"], ended["nodes"][0]["reward"], ended["nodes"][0]["kind"]) == (
+        False,
+        1,
+        0.5,
+        "main",
+    )
     assert (late, gone) == (410, 404)
     assert f"rollenv_gateway_drawn_tokens_total {ended['drawn_tokens']}" in metrics
     assert 'rollenv_gateway_events_total{event="calls"} 1' in metrics

@@ -236,3 +236,10 @@ def test_an_environment_that_is_named_twice_is_played_once(rollenv_command, tmp_
 def test_folders_of_several_evaluations_stay_below_the_one_named(tmp_path):
     names = [folder.name for _, folder in _places(["..", "./x", "/etc/passwd", "a" * 400], tmp_path)]
     assert names == ["questions", "x", "etc-passwd", "a" * 100]
+
+
+def test_an_agent_that_takes_all_seats_of_a_game_is_said_to(capsys):
+    assert app(["eval", "multi:Nim-v0-seats", "-a", "oracle", "-n", "4"], standalone_mode=False) in (0, None)
+    assert "all seats" in capsys.readouterr().out
+    app(["info", "multi:Nim-v0-seats", "--json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["players"].startswith('2; info["player"]')

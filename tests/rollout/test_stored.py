@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import httpx
 import pytest
 
@@ -9,7 +12,9 @@ from rollenv.agents import Gateway, LocalAgent, OracleAgent, Sampling
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import UsageError
+from rollenv.report import write_report
 from rollenv.rollout import RolloutManager, Task
+from rollenv.rollout.exports import export
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.samples import trajectory_samples
 from rollenv.rollout.records.sessions import session_trajectory, trajectory_of
@@ -68,7 +73,7 @@ def test_a_gateways_record_is_read_while_it_runs_and_after_its_sessions_are_drop
                 url, asked = f"{session.base_url}/chat/completions", {"model": "policy", "messages": messages}
                 messages.append(httpx.post(url, json=asked, timeout=60).json()["choices"][0]["message"])
         sessions[0].finish(reward=1.0)
-        sessions[1].finish(reward=0.0)
+        sessions[1].finish(reward=0.0, success=True)
         gateway.forget(sessions[0])
         read = list(stored(tmp_path / "calls.jsonl"))
         live = [session_trajectory(session) for session in sessions]
@@ -76,6 +81,21 @@ def test_a_gateways_record_is_read_while_it_runs_and_after_its_sessions_are_drop
     assert [(e.trajectory.group, e.trajectory.member) for e in read] == [(0, 0), (0, 1), (1, 0)]
     assert [e.trajectory.turns for e in read] == [t.turns for t in live]
     assert [e.trajectory.failure for e in read] == ["", "", "reward"]
+    assert [(e.trajectory.status, e.trajectory.success) for e in read[:2]] == [
+        ("terminated", None),
+        ("terminated", True),
+    ]
+    assert read[2].trajectory.status == "open"
+    assert [t.success for t in trained] == [None, True]
+    assert export(tmp_path / "calls.jsonl", tmp_path / "own.jsonl")["success"] == 1.0
+    assert [t.success for t in stored_episodes(tmp_path / "own.jsonl")] == [None, True]
+    assert export(tmp_path / "calls.jsonl", tmp_path / "one.jsonl", where="complete and reward > 0")["success"] is None
+    write_report([tmp_path / "calls.jsonl"], tmp_path / "page.html")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', (tmp_path / "page.html").read_text())[1])
+    statuses = [data["index"]["statuses"][n] for n in data["index"]["columns"]["status"]]
+    assert statuses == ["finished", "solved", "open"]
+    tiles = {label: text for label, text, _ in data["runs"][0]["tiles"]}
+    assert (tiles["Success"][:7], tiles["Reward"], tiles["Open"], tiles["Errors"]) == ("100.0 %", "0.500", "1", "0")
     assert [e.trajectory.turns[1].observation for e in read] == 3 * ["And 3?"]
     for t, same in zip(live, trained, strict=False):
         (one,), (other,) = trajectory_samples(t), trajectory_samples(same)

@@ -47,7 +47,8 @@ def _turns(sample: GatewaySample) -> Iterable[Turn]:
 def session_trajectory(session: GatewaySession) -> Trajectory:
     """Convert a session to a trajectory with texts and messages, and with the turns of :func:`trajectory_of`.
 
-    A session that is not finished is "open"; one without a reward has failed ("reward"). Calls that an upstream endpoint answered have no tokens.
+    A session that is not finished is "open"; one without a reward has failed ("reward").
+    Calls that an upstream endpoint answered have no tokens.
     """
     turns = [_turn(session, node) for node in session.nodes()]
     task, reward = Task(f"gateway:{session.task or session.id}", 0), session.total_reward

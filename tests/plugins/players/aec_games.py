@@ -26,7 +26,7 @@ class _Game(AECEnv):
         self.left, self.log = 3 + (seed or 0) % 6, []
 
     def step(self, action):
-        if self.terminations[self.agent_selection]:
+        if self.terminations[self.agent_selection] or self.truncations[self.agent_selection]:
             self._was_dead_step(action)
             return
         self._cumulative_rewards[self.agent_selection] = 0
@@ -50,6 +50,13 @@ class Sticks(_Game):
         if not self.left:
             self.rewards = {each: 1 if each == agent else -1 for each in self.agents}
             self.terminations = dict.fromkeys(self.agents, True)
+
+
+class Short(Sticks):
+    def play(self, agent, action):
+        self.left = 9
+        self.log.append(action)
+        self.truncations = dict.fromkeys(self.agents, len(self.log) == 4)
 
 
 class Chain(_Game):

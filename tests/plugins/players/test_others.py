@@ -63,6 +63,14 @@ def test_a_masked_action_forfeits(aec):
     assert (info["valid"], info["metrics"], any(info["success"])) == (False, {"forfeits": 1.0}, False)
 
 
+def test_a_limit_of_the_environment_truncates(aec):
+    env = rollenv.make("pettingzoo:aec_games:Short")
+    for _ in range(2):
+        env.reset(0)
+        ends = [env.step("\\boxed{1}")[2:4] for _ in range(4)]
+        assert ends == [(False, False)] * 3 + [(False, True)]
+
+
 def test_players_of_a_game_of_texts_may_win_together(aec):
     env = rollenv.make("pettingzoo:aec_games:Chain")
     words = iter(["tea", "apple", "egg"])
@@ -119,6 +127,27 @@ def test_other_games_do_not_change_a_deal(game):
     other.reset(8)
     assert finished(one, 3) == alone
     assert random.getstate() == before
+
+
+@pytest.mark.parametrize(
+    "game",
+    [
+        "Chopsticks-v0",
+        "ColonelBlotto-v0-small",
+        "Briscola-v0",
+        "TwoDollar-v0",
+        "Golf-v0",
+        "Nim-v0-large",
+        "Alquerque-v0",
+    ],
+)
+def test_random_players_move_by_the_rules(game):
+    pytest.importorskip("textarena", reason="textarena is not installed")
+    env = rollenv.make(f"ta2:{game}")
+    for seed in range(2):
+        info, _ = finished(env, seed)
+        assert info["valid"]
+        assert "forfeits" not in info.get("metrics", {})
 
 
 def test_a_negotiator_sees_only_its_own_values():

@@ -135,6 +135,17 @@ def test_a_state_continues_in_the_middle_of_a_hand():
         assert env.step("call") == other.step("call")  # the public card is drawn here
 
 
+def test_a_move_of_hive_that_ends_in_a_backslash_is_read_back():
+    env = rollenv.make("spiel:hive")
+    env.reset(0)
+    for _ in range(4):
+        env.step(env.sample_random_action())
+    moves = env.unwrapped.moves()
+    assert any(name.endswith("\\") for name in moves.values())
+    for move in moves:
+        assert env.unwrapped.read(f"I take {env.unwrapped.write(move)}.") == move
+
+
 def test_kuhns_equilibrium_is_one():
     policy = {key: {0: 1 - bet, 1: bet} for key, bet in KUHN.items()}
     assert exploitability_of(pyspiel.load_game("kuhn_poker"), policy) == pytest.approx(0, abs=1e-12)
