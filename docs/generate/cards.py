@@ -41,6 +41,7 @@ def _card(card: cards.Card) -> str:
         "needs": _needs(env_spec),
         "abilities": ", ".join(f"`{name}`" for name in sorted(env_spec.abilities)) or "none",
         "reward of a turn, as seen": card.reward,
+        "players": card.players,
         "turn limit": card.limit and str(card.limit),
         "levels": env_spec.levels and f"{len(env_spec.levels)}, for a curriculum",
         "arguments": ", ".join(f"`{name}={value!r}`" for name, value in env_spec.kwargs.items()),
