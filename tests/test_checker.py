@@ -115,8 +115,8 @@ class Endless(Guess):
 
 
 class TakesAnyOption(Guess):
-    def _checked_options(self, options):
-        return options or {}
+    def reset(self, seed=None, *, options=None):
+        return super().reset(seed)
 
 
 class Unguarded(Guess):
@@ -146,8 +146,11 @@ class SharesState(Guess):
         observation, *rest = super()._step(action)
         return f"{observation} {len(self.played)}", *rest
 
-    def _twin(self):
+    def spawn(self, same_state=False, **kwargs):
         import copy
+
+        if not same_state:
+            return super().spawn(**kwargs)
 
         twin = copy.copy(self)
         twin._np_random = copy.deepcopy(self.np_random)

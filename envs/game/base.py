@@ -153,12 +153,12 @@ class TextGame(Env):
     # -- abilities ---------------------------------------------------------------------------------------------------
 
     def oracle_action(self) -> str:
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         return self._write(self._next_move())
 
     def _pick(self, actions: Sequence[str]) -> str:
-        random = self._random_actions or self.action_rng  # saves the call of the property
+        random = self._rollenv_random_actions or self.action_rng  # saves the call of the property
         return actions[int(random.random() * len(actions))]
 
     def state_key(self) -> str:

@@ -132,7 +132,7 @@ class FrozenLake(GridGame):
         Among equal moves it is the one with which the goal is reached sooner. If more moves than turns are left, the
         action holds several; each is the best for where those before it may have led.
         """
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         turns = self.max_turns - self.turn
         moves = min(self.move_limit - self.actions, turns * self.actions_per_turn)

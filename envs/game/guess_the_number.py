@@ -99,7 +99,7 @@ class GuessTheNumber(TextGame):
         return str((low + high) // 2)
 
     def sample_random_action(self) -> str:
-        random = self._random_actions or self.action_rng  # `_pick` of a new range takes twice as long
+        random = self._rollenv_random_actions or self.action_rng  # `_pick` of a new range takes twice as long
         return self._write(str(self.min_number + int(random.random() * (self._span + 1))))
 
 

@@ -130,8 +130,8 @@ class GymText(Env):
         for name in self.fields:
             setattr(self.game, name, _restored(name, state[name]))
 
-    def _twin(self) -> Env:
-        twin = super()._twin()
+    def _rollenv_twin(self) -> Env:
+        twin = super()._rollenv_twin()
         assert isinstance(twin, GymText)
         # tables and settings never change
         twin.game = copy.copy(self.game)

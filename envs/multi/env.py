@@ -61,12 +61,12 @@ class MultiAgentEnv(Env):
         self, seed: int | None = None, *, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
         """Start an episode with all possible agents."""
-        given = self._checked_options(options)
+        given = self._rollenv_checked_options(options)
         if seed is not None:
             self.seed_stream(seed)
         self._clear(self.possible_agents)
         self._new_game(given)
-        self._over = False
+        self._rollenv_over = False
         return {agent: self.observe(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, str]) -> MultiStep:  # type: ignore[override]
@@ -75,7 +75,7 @@ class MultiAgentEnv(Env):
         Raises:
             EpisodeOver: no agent is left, or ``reset`` was not called.
         """
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
         active = self.agent_selector.get_active_agents()
         if sorted(actions) != sorted(active):
@@ -100,13 +100,13 @@ class MultiAgentEnv(Env):
                 self.remove_agent(agent)
         if mover in self.agents:
             self.agent_selector.next()
-        self._over = not self.agents
+        self._rollenv_over = not self.agents
         return outcome
 
     def get_state(self, agent: str | None = None) -> Any:
         """Return an agent's (observation, reward so far, terminated, truncated, info); by default the JSON state."""
         if agent is None:
-            return self._whole_state()
+            return self._rollenv_whole_state()
         self._check(agent)
         return (
             self.observe(agent),

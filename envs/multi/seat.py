@@ -35,12 +35,12 @@ class PlayedGame(Env):
         return self.game.render()
 
     def _get_state(self) -> dict[str, Any]:
-        return {"over": self.game._over, "game": self.game._get_state()}
+        return {"over": self.game._rollenv_over, "game": self.game._get_state()}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self.game.share_stream(self.np_random)
         self.game._set_state(state["game"])
-        self.game._over = state["over"]
+        self.game._rollenv_over = state["over"]
 
 
 class Seat(PlayedGame):

@@ -251,7 +251,7 @@ class ServiceEnv(ToolEnv):
     # -- experts, state ------------------------------------------------------------------------------------------------
 
     def oracle_action(self) -> str:
-        if self._over or self.mover == 0:
+        if self._rollenv_over or self.mover == 0:
             return super().oracle_action()
         return self._script().act(self.heard)
 

@@ -184,11 +184,11 @@ class TerminalEnv(Env):
         Raises:
             EpisodeOver: there is no running episode.
         """
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
         self.turn += 1
         result = self._died() if died else self._after(text, ends, not ends and self._is_late(), valid)
-        self._over = result[2] or result[3]
+        self._rollenv_over = result[2] or result[3]
         return result
 
     def _is_late(self) -> bool:
@@ -319,7 +319,7 @@ class TerminalEnv(Env):
         self.spent += ran.seconds
         return shown_output(ran, self.output_chars)
 
-    def _twin(self) -> Env:
+    def _rollenv_twin(self) -> Env:
         raise NoSuchAbility(f"{self} cannot be copied in the middle of an episode: its state is a running machine")
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class CalculatorTask(Arithmetic):
 
     def oracle_action(self) -> str:
         """Return a call of the calculator with the whole expression, then its result."""
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         if self.turn == 0 and self.max_turns > 1:
             return _tool_call(self.task)

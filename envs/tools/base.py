@@ -387,7 +387,7 @@ class ToolEnv(Env):
 
     def oracle_action(self) -> str:
         """Return the next move of the plan; a closing message after its end."""
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         plan = self.current.plan
         if self.step_of_plan >= len(plan):

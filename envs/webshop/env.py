@@ -287,7 +287,7 @@ class WebShopEnv(Env):
         return f"search[{' '.join(self.action_rng.sample(words, size)) or 'shoes'}]"
 
     def oracle_action(self) -> str:
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         view, goal = self.view, self.goal
         if view.product == goal.product:

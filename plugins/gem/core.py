@@ -41,6 +41,7 @@ class Env(core.Env, metaclass=abc.ABCMeta):
     Every environment of rollenv is an instance of it.
     """
 
+    _rollenv_reserved = frozenset()
     np_random_seed = _Settable("np_random_seed")
     action_rng = _Settable("action_rng")
 
@@ -79,7 +80,7 @@ class GemWrapper(core.Wrapper):
     close = core.inherited("close")
     randint = core.inherited("randint")
 
-    def _whole_state(self, *args: Any, **kwargs: Any) -> Any:
+    def _rollenv_whole_state(self, *args: Any, **kwargs: Any) -> Any:
         """Return the state of the inner environment, with the wrapper's own at the end of ``wrappers``.
 
         An author's state that is not a dict, or that was asked for with arguments, is returned as it is.
@@ -89,7 +90,7 @@ class GemWrapper(core.Wrapper):
             return state
         return {**state, "wrappers": [*state.get("wrappers", []), own]}
 
-    def _restore(self, state: Any, *args: Any, **kwargs: Any) -> Any:
+    def _rollenv_restore(self, state: Any, *args: Any, **kwargs: Any) -> Any:
         """Restore a state; a state of the inner environment alone is accepted."""
         if args or kwargs or not isinstance(state, dict):
             return self.env.set_state(state, *args, **kwargs)
@@ -150,7 +151,7 @@ class GemEnv(core.Env):
         return super().reset(seed, **given)
 
     def step(self, action: Any) -> StepResult:
-        if self._over:
+        if self._rollenv_over:
             if self._last is not None:
                 return self._last
             self.reset()

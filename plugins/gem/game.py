@@ -113,7 +113,7 @@ class GemGame(GemEnv):
 
     def _begin(self) -> None:
         """Begin an episode unless one has begun; inside an author's ``reset``, with a game of ours to change."""
-        if self._begun:
+        if self._rollenv_begun:
             return
         if not self._in_reset:
             self.reset()
@@ -127,10 +127,10 @@ class GemGame(GemEnv):
     def _resume(self) -> None:
         """Ensure that an episode is running, before its state is set by hand."""
         self._begin()
-        self._over, self._last = False, None
+        self._rollenv_over, self._last = False, None
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
-        self._begun = True  # the texts are asked for when the game is set up
+        self._rollenv_begun = True  # the texts are asked for when the game is set up
         return super()._reset(options)
 
     def sample_random_action(self) -> str:

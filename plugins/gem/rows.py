@@ -152,8 +152,8 @@ class Answered(GemEnv):
         if seed is not None:
             self.seed_stream(seed)
         observation, info = self._ask(None if seed is None else operator.index(seed), index)
-        self._begun = self._is_posed = True
-        self._over = False
+        self._rollenv_begun = self._is_posed = True
+        self._rollenv_over = False
         return observation, info
 
     def _ask(self, seed: int | None, index: int | None) -> ResetResult:
@@ -168,13 +168,13 @@ class Answered(GemEnv):
         if not self._is_posed and not self._has_answer():
             self.reset()
         reward, info = self._mark(action if isinstance(action, str) else str(action))
-        self._over = True
+        self._rollenv_over = True
         return TERMINAL_STATE, reward, True, True, {**info, "success": info["correct"]}
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         """Return a new environment over the same rows: in the same state, or at the start of its own order."""
         if same_state:
-            return self._twin()
+            return self._rollenv_twin()
         if self.seed == kwargs.get("seed", self._default_seed):
             warnings.warn("the new environment has the same seed, so that it asks the same questions", stacklevel=2)
         child = type(self)(**{**self._arguments(), **kwargs})
@@ -274,8 +274,8 @@ class Rows(Answered):
         for name, value in state.items():
             setattr(self, name, value)
         self._current = row or {self.question_key: self.first_obs, self.gold_key: getattr(self, self._answer_name)}
-        self._begun = self._is_posed = True
-        self._over = False
+        self._rollenv_begun = self._is_posed = True
+        self._rollenv_over = False
 
     def _arguments(self) -> dict[str, Any]:
         return {"dataset": self.dataset, "question_key": self.question_key, f"{self._answer_name}_key": self.gold_key}
@@ -405,14 +405,14 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
             self._begin(state["ds_seed"])
             self.ds_iter = _Items(self._source, *state["way"])
         self.idx = state["idx"]
-        self._begun = self._is_posed = True
-        self._over = False
+        self._rollenv_begun = self._is_posed = True
+        self._rollenv_over = False
 
     def _arguments(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size}
 
-    def _twin(self) -> Env:
-        twin = super()._twin()
+    def _rollenv_twin(self) -> Env:
+        twin = super()._rollenv_twin()
         assert isinstance(twin, ReasoningGymEnv)
         with contextlib.suppress(TypeError):  # a generator cannot be copied; both take from it
             twin.ds_iter = copy.copy(self.ds_iter)

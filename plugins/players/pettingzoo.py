@@ -161,7 +161,7 @@ class PettingZoo(ReplayState, Table):
 
     def render(self) -> str:
         """The observation of the agent to move."""
-        if not self._begun or not self.game.agents:
+        if not self._rollenv_begun or not self.game.agents:
             return ""
         agent = self.game.agent_selection
         return f"{agent}\n{show(self._asked_of('observe', agent))}"

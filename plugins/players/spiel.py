@@ -213,7 +213,7 @@ class OpenSpiel(Table):
         for played in history:
             states.append(states[-1].child(played))
         player, turns = states[-1].current_player(), []
-        self._met, self._forfeiter, self._over, self._begun = [False] * self.players, None, False, True
+        self._met, self._forfeiter, self._rollenv_over, self._rollenv_begun = [False] * self.players, None, False, True
         for self.state, move in zip(states, [*history, None], strict=True):
             if self.mover() == player:
                 turns.append((*self._asked(), "" if move is None else self.write(move)))
@@ -315,13 +315,13 @@ class OpenSpiel(Table):
         return f"{self.mover()} {self._seen(self.mover())}"
 
     def sample_random_action(self) -> str:
-        legal = self.state.legal_actions() if not self._over else []
+        legal = self.state.legal_actions() if not self._rollenv_over else []
         if not legal:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         return self.write(legal[int(self.action_rng.random() * len(legal))])
 
     def oracle_action(self) -> str:
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         if not has_expert(str(self.game)):
             raise NoSuchAbility(f"{self} has no oracle: it is no zero-sum game for two, or too large to be solved")

@@ -105,4 +105,4 @@ class TextArenaTable(TextArena, Table):
         self._tell(self.mover())
 
     def render(self) -> str:
-        return self._shown_to.get(self.mover(), "") if self._begun else ""
+        return self._shown_to.get(self.mover(), "") if self._rollenv_begun else ""

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import operator
 import random
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,10 @@ StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 ResetResult = tuple[str, dict[str, Any]]
 
 
+#: Values that an environment may set; a method of the name would be taken for one.
+_SETTINGS = frozenset(["players", "metadata", "render_mode", "reset_options", "picture_words", "spec", "env_id"])
+
+
 class OptionalAbility:
     """Descriptor of an optional ability on :class:`Env`, which implements none.
 
@@ -47,8 +53,8 @@ class OptionalAbility:
 
     Args:
         part: a hook of the author for a part of the ability: ``_get_state`` knows the author's own fields.
-        whole: the method of :class:`Env` that completes the hook: ``_whole_state`` adds the random streams. A class
-            has the ability if it has the hook; a hook that is None takes away an inherited one.
+        whole: the method of :class:`Env` that completes the hook: ``_rollenv_whole_state`` adds the random streams. A
+            class has the ability if it has the hook; a hook that is None takes away an inherited one.
     """
 
     def __init__(self, lacking: str, *, part: str = "", whole: str = ""):
@@ -110,11 +116,36 @@ class Env(gymnasium.Env[str, str]):
     env_id: str | None = None
     entry_point: str | Callable[..., Env] | None = None
 
-    _spec: Any = None
-    _own_spec: Any = None
-    _over = True
-    _begun = False
-    _random_actions: random.Random | None = None
+    _rollenv_spec: Any = None
+    _rollenv_own_spec: Any = None
+    _rollenv_over = True
+    _rollenv_begun = False
+    _rollenv_random_actions: random.Random | None = None
+    #: Names that no class outside of rollenv may define, in addition to those that begin with ``_rollenv_``.
+    _rollenv_reserved = frozenset(
+        ["seed_stream", "seed_actions", "action_rng", "np_random", "np_random_seed", "_np_random", "_np_random_seed"]
+        + ["own_spec"]
+    )
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Refuse a class that would replace what this one needs.
+
+        Raises:
+            UsageError: with the file and line of the definition.
+        """
+        super().__init_subclass__(**given)
+        own = cls.__module__.startswith("rollenv.")
+        for name in () if own else vars(cls):
+            data = name in _SETTINGS and inspect.isfunction(vars(cls)[name])
+            if not (name.startswith("_rollenv_") or name in cls._rollenv_reserved or data):
+                continue
+            why = "is a value of rollenv.Env, not a method" if data else "is rollenv.Env's own"
+            code = getattr(getattr(vars(cls)[name], "fget", vars(cls)[name]), "__code__", None)
+            at = sys._getframe(1)
+            while code is None and at.f_back and at.f_globals.get("__name__") != cls.__module__:
+                at = at.f_back
+            file, line = (code.co_filename, code.co_firstlineno) if code else (at.f_code.co_filename, at.f_lineno)
+            raise UsageError(f"{file}, line {line}: {cls.__qualname__}.{name}: the name {why}; choose another")
 
     # -- what an author writes ---------------------------------------------------------------------------------------
 
@@ -133,18 +164,18 @@ class Env(gymnasium.Env[str, str]):
     @property
     def spec(self) -> Any:
         """The :class:`rollenv.EnvSpec`, set by :func:`rollenv.make`; Gymnasium's, once ``gymnasium.make`` set that."""
-        return self._spec
+        return self._rollenv_spec
 
     @spec.setter
     def spec(self, value: Any) -> None:
-        self._spec = value
+        self._rollenv_spec = value
         if not isinstance(value, gymnasium.envs.registration.EnvSpec):
-            self._own_spec = value
+            self._rollenv_own_spec = value
 
     @property
     def own_spec(self) -> Any:
         """The :class:`rollenv.EnvSpec` by which it was built, whatever Gymnasium has set; None if there is none."""
-        return self._own_spec
+        return self._rollenv_own_spec
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
         """Start an episode and return ``(observation, info)``.
@@ -156,19 +187,19 @@ class Env(gymnasium.Env[str, str]):
         Raises:
             UsageError: for an option that the environment does not know.
         """
-        given = self._checked_options(options)
+        given = self._rollenv_checked_options(options)
         if seed is not None:
             self.seed_stream(seed)
-        self._over = True
+        self._rollenv_over = True
         observation, info = self._reset(given)
         if "images" in info:
             info = {**info, "images": list(pictures(info))}
         if self.players > 1:
             info = {**info, "players": self.players, "forfeit": self.forfeit_returns}
-        self._over, self._begun = False, True
+        self._rollenv_over, self._rollenv_begun = False, True
         return observation, info
 
-    def _checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
+    def _rollenv_checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
         given = {**(self.own_spec.options if self.own_spec else {}), **(options or {})}
         for name in given.keys() - self.reset_options:
             known = f"there is {', '.join(sorted(self.reset_options))}" if self.reset_options else "it takes none"
@@ -183,12 +214,12 @@ class Env(gymnasium.Env[str, str]):
             EpisodeOver: before the first ``reset`` and after the end of an episode.
             TypeError: if the action is not text.
         """
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
         if not isinstance(action, str):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         result = self._step(action if self.players == 1 else action[: self.longest_move])
-        self._over = result[2] or result[3]
+        self._rollenv_over = result[2] or result[3]
         if "images" in result[4]:
             result = (*result[:4], {**result[4], "images": list(pictures(result[4]))})
         if self.players > 1:
@@ -238,30 +269,30 @@ class Env(gymnasium.Env[str, str]):
         def _set_state(self, state: dict[str, Any]) -> None: ...
 
     else:
-        get_state = OptionalAbility("does not save its state", part="_get_state", whole="_whole_state")
-        set_state = OptionalAbility("does not restore its state", part="_set_state", whole="_restore")
+        get_state = OptionalAbility("does not save its state", part="_get_state", whole="_rollenv_whole_state")
+        set_state = OptionalAbility("does not restore its state", part="_set_state", whole="_rollenv_restore")
         sample_random_action = OptionalAbility("has no random actions")
         oracle_action = OptionalAbility("has no oracle")
         state_key = OptionalAbility("has no state key")
         num_tasks = OptionalAbility("has no numbered tasks")
 
-    def _whole_state(self) -> dict[str, Any]:
+    def _rollenv_whole_state(self) -> dict[str, Any]:
         version, words, gauss = self.action_rng.getstate()
         return {
-            "over": self._over,
+            "over": self._rollenv_over,
             "rng": self.np_random.bit_generator.state,
             "actions": [version, list(words), gauss],
             "env": self._get_state(),
         }
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _rollenv_restore(self, state: dict[str, Any]) -> None:
         self._np_random = np.random.Generator(np.random.PCG64(0))
         self._np_random.bit_generator.state = state["rng"]
         version, words, gauss = state["actions"]
-        self._random_actions = random.Random()
-        self._random_actions.setstate((version, tuple(words), gauss))
+        self._rollenv_random_actions = random.Random()
+        self._rollenv_random_actions.setstate((version, tuple(words), gauss))
         self._set_state(state["env"])
-        self._over, self._begun = state["over"], True
+        self._rollenv_over, self._rollenv_begun = state["over"], True
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         """Return a new, independent environment of the same kind, in the same state or not yet reset.
@@ -277,13 +308,13 @@ class Env(gymnasium.Env[str, str]):
         if same_state:
             if kwargs:
                 raise UsageError(f"{self}: spawn(same_state=True) takes no other arguments, got {sorted(kwargs)}")
-            return self._twin()
+            return self._rollenv_twin()
         if self.own_spec is None:
             raise UsageError(f"{self}: only an environment that rollenv.make() built can spawn a fresh one")
         fresh: Env = self.own_spec.make(**kwargs)
         return fresh
 
-    def _twin(self) -> Env:
+    def _rollenv_twin(self) -> Env:
         """Copy the environment; the copy shares only what no episode changes."""
         if self._changed_in_place is None:
             return copy.deepcopy(self)
@@ -292,7 +323,7 @@ class Env(gymnasium.Env[str, str]):
             setattr(twin, name, copy.deepcopy(getattr(self, name)))
         twin._np_random = np.random.Generator(np.random.PCG64(0))
         twin._np_random.bit_generator.state = self.np_random.bit_generator.state
-        twin._random_actions = copy.copy(self._random_actions)
+        twin._rollenv_random_actions = copy.copy(self._rollenv_random_actions)
         return twin
 
     def seed_stream(self, seed: int) -> None:
@@ -301,7 +332,7 @@ class Env(gymnasium.Env[str, str]):
             self._np_random, self._np_random_seed = seeding.np_random(operator.index(seed))
         except (TypeError, gymnasium.error.Error) as error:
             raise UsageError(f"{self}: a seed must be a non-negative integer, not {seed!r}") from error
-        self._random_actions = None
+        self._rollenv_random_actions = None
 
     # -- help for authors --------------------------------------------------------------------------------------------
 
@@ -311,14 +342,14 @@ class Env(gymnasium.Env[str, str]):
 
     def seed_actions(self, seed: int) -> None:
         """Restart the stream of :meth:`sample_random_action`, so that players of the same episode differ."""
-        self._random_actions = random.Random(seed)
+        self._rollenv_random_actions = random.Random(seed)
 
     @property
     def action_rng(self) -> random.Random:
         """The stream of :meth:`sample_random_action`: seeded like :attr:`np_random`, but separate from it."""
-        if self._random_actions is None:
-            self._random_actions = random.Random(self._np_random_seed)
-        return self._random_actions
+        if self._rollenv_random_actions is None:
+            self._rollenv_random_actions = random.Random(self._np_random_seed)
+        return self._rollenv_random_actions
 
     @functools.cached_property
     def observation_space(self) -> TextSpace:  # type: ignore[override]
@@ -338,9 +369,9 @@ class Env(gymnasium.Env[str, str]):
 def stage_of(env: Env) -> str:
     """Return ``not yet reset``, ``episode under way`` or ``episode over``; empty if the class does not say."""
     inner: Any = env.unwrapped
-    if not getattr(inner, "_begun", True):
+    if not getattr(inner, "_rollenv_begun", True):
         return "not yet reset"
-    over = getattr(inner, "_over", None)
+    over = getattr(inner, "_rollenv_over", None)
     if over is None:
         return ""
     return "episode over" if over else "episode under way"
@@ -382,12 +413,12 @@ class Wrapper(Env):
         @property
         def get_state(self) -> Callable[..., Any]:
             """Return the method that adds the wrapper's own state to the inner environment's."""
-            return self.env.get_state and self._whole_state
+            return self.env.get_state and self._rollenv_whole_state
 
         @property
         def set_state(self) -> Callable[..., Any]:
             """Return the method that restores both."""
-            return self.env.set_state and self._restore
+            return self.env.set_state and self._rollenv_restore
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
@@ -409,10 +440,10 @@ class Wrapper(Env):
     def close(self) -> None:
         self.env.close()
 
-    def _whole_state(self) -> dict[str, Any]:
+    def _rollenv_whole_state(self) -> dict[str, Any]:
         return {"env": self.env.get_state(), "wrapper": self._get_state()}
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _rollenv_restore(self, state: dict[str, Any]) -> None:
         self.env.set_state(state["env"])
         self._set_state(state["wrapper"])
 
@@ -423,8 +454,8 @@ class Wrapper(Env):
         pass
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        if self._own_spec is not None and not same_state:
-            fresh: Env = self._own_spec.make(**kwargs)
+        if self._rollenv_own_spec is not None and not same_state:
+            fresh: Env = self._rollenv_own_spec.make(**kwargs)
             return fresh
         inner: Any = self.env
         if same_state and isinstance(inner, gymnasium.Wrapper):  # Gymnasium's wrappers cannot spawn
@@ -438,15 +469,15 @@ class Wrapper(Env):
     def spec(self) -> Any:
         """Gymnasium's spec, the wrapper's own if :func:`rollenv.make` built it, or the inner environment's."""
         inner = self.env.spec
-        return inner if isinstance(inner, gymnasium.envs.registration.EnvSpec) else self._own_spec or inner
+        return inner if isinstance(inner, gymnasium.envs.registration.EnvSpec) else self._rollenv_own_spec or inner
 
     @spec.setter
     def spec(self, value: Any) -> None:
-        self._own_spec = value
+        self._rollenv_own_spec = value
 
     @property
     def own_spec(self) -> Any:
-        return self._own_spec or get_inner(self.env, "own_spec")
+        return self._rollenv_own_spec or get_inner(self.env, "own_spec")
 
     env_id = inherited("env_id")
     entry_point = inherited("entry_point")

@@ -73,11 +73,11 @@ class BoardImages(Wrapper):
         observation, info, _ = self._seen(observation, info)
         return observation, reward, terminated, truncated, info
 
-    def _whole_state(self) -> dict[str, Any]:
+    def _rollenv_whole_state(self) -> dict[str, Any]:
         state: dict[str, Any] = self.env.get_state()  # the one that there is without pictures
         return state
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _rollenv_restore(self, state: dict[str, Any]) -> None:
         self.env.set_state(state)
 
     def _seen(self, observation: str, info: dict[str, Any]) -> tuple[str, dict[str, Any], bool]:

@@ -183,7 +183,7 @@ class RemoteEnv(Env):
         observation, info = self._call("reset", None if seed is None else self._checked(seed), checked)[:2]
         if seed is not None:
             super().seed_stream(seed)  # Gymnasium checks it; no number is sampled from it
-        self._over, self._begun = False, True
+        self._rollenv_over, self._rollenv_begun = False, True
         return observation, info
 
     def _step(self, action: str) -> StepResult:
@@ -201,7 +201,7 @@ class RemoteEnv(Env):
         for env, action in steps:
             if not isinstance(env, RemoteEnv) or not isinstance(action, str):
                 continue
-            if env._session and env._pid == os.getpid() and not env._over and env._ahead is None:
+            if env._session and env._pid == os.getpid() and not env._rollenv_over and env._ahead is None:
                 by_server.setdefault(env._connection(), []).append((env, action))
         for connection, ready in by_server.items():
             requests = [["call", env._session, env._count + 1, "step", [action]] for env, action in ready]
@@ -389,7 +389,7 @@ def _get_state(self: RemoteEnv) -> dict[str, Any]:
 
 def _set_state(self: RemoteEnv, state: dict[str, Any]) -> None:
     self._call("set_state", state)
-    self._over, self._begun = state["over"], True
+    self._rollenv_over, self._rollenv_begun = state["over"], True
 
 
 def _spawn(self: RemoteEnv, same_state: bool = False, **kwargs: Any) -> Env:
@@ -398,7 +398,7 @@ def _spawn(self: RemoteEnv, same_state: bool = False, **kwargs: Any) -> Env:
     if kwargs:
         raise UsageError(f"{self}: spawn(same_state=True) takes no other arguments, got {sorted(kwargs)}")
     twin = RemoteEnv.open(self._addresses, self._env_id, self._kwargs, ReplayLog(list(self._history.calls)))
-    twin.spec, twin._over, twin._begun = self.own_spec, self._over, self._begun
+    twin.spec, twin._rollenv_over, twin._rollenv_begun = self.own_spec, self._rollenv_over, self._rollenv_begun
     return twin
 
 

@@ -219,7 +219,7 @@ class Sokoban(GridGame):
 
     def oracle_action(self) -> str:
         """Return the next move of a shortest (on large boards: a short) solution; the plan is kept while followed."""
-        if self._over:
+        if self._rollenv_over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         if self._plan is None or self._plan[0] != self.state:
             if self._solver is None or self._solver.board is not self.board:

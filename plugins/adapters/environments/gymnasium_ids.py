@@ -343,7 +343,7 @@ class GymnasiumEnv(Env):
                 ends = f"terminated {terminated!r:.40}, truncated {truncated!r:.40}"
                 raise ValueError(f"the reward {reward!r:.40}, {ends}, the info {type(info).__name__}")
         except Exception as error:  # returned objects may raise anything
-            self._over = True
+            self._rollenv_over = True
             raise Misbehaved(f"{self}: its step returned no (observation, reward, ...): {one_line(error)}") from error
         self._played.append(text)
         return *outcome, self._shown(observation, info)[1]
@@ -356,13 +356,13 @@ class GymnasiumEnv(Env):
             text, shown_info = show(observation), plain(info)
             self._observation = f"{MARK}\n{text}".rstrip() if self.images else text
         except Exception as error:  # names and texts may be objects that raise
-            self._over = True
+            self._rollenv_over = True
             raise Misbehaved(f"{self}: what it returned cannot be shown: {one_line(error)}") from error
         if self.images:
             try:
                 self._frames = [picture(self._asked("render"))]
             except UsageError as error:
-                self._over = True
+                self._rollenv_over = True
                 raise UsageError(f"{self} renders no pixels, so it takes no images=: {error}") from error
             shown_info["images"] = self._frames
         return self._observation, shown_info
@@ -371,7 +371,7 @@ class GymnasiumEnv(Env):
         try:
             return getattr(self.game, name)(*args, **kwargs)
         except (Exception, SystemExit) as error:  # some environments exit instead of raising
-            self._over = True
+            self._rollenv_over = True
             where = f"{name} with seed {self._seed_used}, turn {self._turn}"
             raise Misbehaved(f"{self} failed in {where}: {one_line(error)}") from error
 
@@ -379,7 +379,7 @@ class GymnasiumEnv(Env):
         return self._observation
 
     def close(self) -> None:
-        self._over = True
+        self._rollenv_over = True
         with contextlib.suppress(Exception):  # nothing can be done about it
             self.game.close()
 
@@ -407,13 +407,13 @@ class GymnasiumEnv(Env):
             self._move(read(text, self._space, self.names), text)
         self._turn = state["turn"]
         if self._observation != state["seen"]:
-            self._over = True
+            self._rollenv_over = True
             raise Misbehaved(f"{self} is not deterministic: the same seed and actions led to another observation")
 
-    def _twin(self) -> Env:
+    def _rollenv_twin(self) -> Env:
         twin = GymnasiumEnv(**self._arguments)
         twin.spec = self.own_spec
-        if self._begun:
+        if self._rollenv_begun:
             twin.set_state(self.get_state())
         return twin
 

@@ -484,7 +484,7 @@ class OpenEnv(Env):
             observation = f"This is not one of the actions, so nothing happened: {error}.\n{self._observation}"
             return observation, 0.0, False, late, {"valid": False}
         except RollenvError:
-            self._over = True
+            self._rollenv_over = True
             raise
         reward, terminated, truncated, info = self._taken(answer)
         return self._observation, reward, terminated, not terminated and (truncated or late), {"valid": True} | info
@@ -493,7 +493,7 @@ class OpenEnv(Env):
         observation, reward, done = answer["observation"], answer.get("reward"), answer.get("done", False)
         reward = 0.0 if reward is None else reward
         if not isinstance(reward, int | float) or not abs(reward) <= _LARGEST or not isinstance(done, bool | None):
-            self._over = True
+            self._rollenv_over = True
             self.wire.close()
             raise Misbehaved(f"{self.wire.base} answered with the reward {reward!r:.40} and done {done!r:.40}")
         self._observation, info = _read(observation)
@@ -506,10 +506,10 @@ class OpenEnv(Env):
         return self._observation
 
     def close(self) -> None:
-        self._over = True
+        self._rollenv_over = True
         self.wire.close()
 
-    def _twin(self) -> Env:
+    def _rollenv_twin(self) -> Env:
         raise NoSuchAbility(f"{self}: OpenEnv's servers cannot copy an episode")
 
 

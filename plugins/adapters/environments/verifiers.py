@@ -354,7 +354,7 @@ class VerifiersEnv(Env):
         try:
             self._observation = ask() or self._observation
         except RollenvError as error:
-            self._over = True
+            self._rollenv_over = True
             self._end()
             raise Misbehaved(f"{self}: turn {self._turn}: {error}") from error
 
@@ -370,10 +370,10 @@ class VerifiersEnv(Env):
         return self._observation
 
     def close(self) -> None:
-        self._over = True
+        self._rollenv_over = True
         self._end()
 
-    def _twin(self) -> Env:
+    def _rollenv_twin(self) -> Env:
         raise NoSuchAbility(f"{self}: an episode of verifiers cannot be copied")
 
 

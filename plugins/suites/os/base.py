@@ -56,7 +56,7 @@ class MachineEnv(ToolEnv):
 
     _get_state = _set_state = None  # type: ignore[assignment]  # the state is the machine's
 
-    def _twin(self) -> Env:
+    def _rollenv_twin(self) -> Env:
         raise NoSuchAbility(f"{self} cannot be copied in the middle of an episode: its state is a running machine")
 
     @property
@@ -72,7 +72,7 @@ class MachineEnv(ToolEnv):
     def close(self) -> None:
         if self._current is not None:
             self.backend.machine.kill()
-        self._over = True
+        self._rollenv_over = True
 
     def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
         answer = super()._call(name, arguments)

@@ -185,7 +185,7 @@ def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Findi
 def _spec_of(env: str | EnvSpec | Env | Callable[[], Env]) -> EnvSpec | None:
     if isinstance(env, str):
         return spec(env)
-    found = env._own_spec if isinstance(env, Env) else env  # `spec` of a wrapper made by hand is the inner one's
+    found = env._rollenv_own_spec if isinstance(env, Env) else env  # `spec` of a wrapper made by hand is the inner one's
     return found if isinstance(found, EnvSpec) else None
 
 

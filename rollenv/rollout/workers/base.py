@@ -152,7 +152,7 @@ def make_env(env_spec: EnvSpec, task: Task) -> Env:
     inner: Any = env.unwrapped
     if task.options and type(inner).reset is Env.reset:  # an overridden reset() may take undeclared options
         try:
-            inner._checked_options(task.options)
+            inner._rollenv_checked_options(task.options)
         except UsageError:
             env.close()
             raise
