@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from rollenv.core.arguments import checked_arguments
 from rollenv.core.env import Env
 from rollenv.core.errors import BadEntryPoint, MissingData, MissingExtra, UsageError, did_you_mean
 from rollenv.core.needs import Need
+from rollenv.core.plugins import function_at
 from rollenv.core.rendered import BoardImages, RenderedEnv
 
 #: The modes of ``render()``.
@@ -162,7 +164,7 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
     """Import the class or function that builds an environment.
 
     Args:
-        entry_point: ``module:name``, or a callable, which is returned unchanged.
+        entry_point: ``module:name`` or ``file.py:name``, or a callable, which is returned unchanged.
 
     Raises:
         BadEntryPoint: it cannot be imported.
@@ -170,13 +172,17 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
     """
     if callable(entry_point):
         return entry_point
-    module, _, name = entry_point.partition(":")
+    module, _, name = entry_point.rpartition(":")
     try:
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        if module not in sys.modules:
+            return function_at(entry_point, "its entry point")
+        return getattr(sys.modules[module], name)  # type: ignore[no-any-return]
     except MissingExtra:
         raise
-    except (ImportError, AttributeError) as error:
-        raise BadEntryPoint(f"{env_id}: cannot load its entry point {entry_point!r}: {error}") from error
+    except UsageError as error:
+        raise BadEntryPoint(f"{env_id}: {error}") from error
+    except AttributeError as error:
+        raise BadEntryPoint(f"{env_id}: its entry point {entry_point!r} cannot be loaded: {error}") from error
 
 
 def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:

@@ -11,10 +11,12 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rollenv.core.errors import BadEntryPoint, MissingExtra, UsageError
@@ -80,7 +82,8 @@ def load_all(group: str, own: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def function_at(name: str, what: str, *folders: str | Path) -> Callable[..., Any]:
-    """Import ``module:function`` from an installed package, the current folder or one of ``folders``.
+    """Import ``module:function`` from an installed package, the current folder or one of ``folders``, or
+    ``file.py:function``.
 
     Where the module's folder is no part of ``sys.path`` yet, it becomes its last one, so nothing installed is hidden.
 
@@ -91,17 +94,17 @@ def function_at(name: str, what: str, *folders: str | Path) -> Callable[..., Any
         UsageError: there is no such function, or its module cannot be imported.
         MissingExtra: it needs a package that is not installed.
     """
-    module, colon, attribute = name.partition(":")
+    module, colon, attribute = name.rpartition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{what} {name!r} is no module:function")
     looked = list(dict.fromkeys(os.path.abspath(folder) for folder in (os.curdir, *folders)))
     for folder in looked:
-        first = Path(folder, module.partition(".")[0])
-        if folder not in sys.path and (first.with_suffix(".py").is_file() or first.is_dir()) and not _found(first.name):
+        if not _found(module.partition(".")[0]) and is_module(module, folder):
             sys.path.append(folder)
             importlib.invalidate_caches()
     try:
-        function = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+        imported = _imported(Path(module).resolve()) if module.endswith(".py") else importlib.import_module(module)
+        function = functools.reduce(getattr, attribute.split("."), imported)
     except MissingExtra:
         raise
     except Exception as error:
@@ -112,6 +115,35 @@ def function_at(name: str, what: str, *folders: str | Path) -> Callable[..., Any
     if not callable(function):
         raise UsageError(f"{what} {name!r} is no function, but {type(function).__name__}")
     return function
+
+
+_LOADING = threading.RLock()
+
+
+def _imported(file: Path) -> ModuleType:
+    """Import a file under its path as name; its folder becomes the last one of ``sys.path``."""
+    name = str(file)
+    with _LOADING:
+        if name not in sys.modules:
+            found = importlib.util.spec_from_file_location(name, file)
+            assert found and found.loader
+            if str(file.parent) not in sys.path:
+                sys.path.append(str(file.parent))
+            sys.modules[name] = importlib.util.module_from_spec(found)
+            try:
+                found.loader.exec_module(sys.modules[name])
+            except BaseException:
+                del sys.modules[name]
+                raise
+        return sys.modules[name]
+
+
+def is_module(name: str, folder: str | Path = os.curdir) -> bool:
+    """Return whether the first part of a module's name is installed or in a folder, without importing it."""
+    first = Path(folder, name.partition(".")[0])
+    if not all(map(str.isidentifier, name.split("."))):
+        return False
+    return first.with_suffix(".py").is_file() or first.is_dir() or _found(first.name)
 
 
 def _found(module: str) -> bool:

@@ -3,12 +3,14 @@
 An id reads ``namespace:Name-vN[-variant]``, as in ``game:Sokoban-v0-easy``. rollenv's own environments register
 themselves when an id is first looked up; other packages add theirs through the entry point group ``rollenv.envs``, each
 entry naming a function without arguments that calls :func:`register`. A namespace whose ids name a folder, a server or
-a package, such as ``harbor:PATH``, is an entry of ``rollenv.namespaces``: a function from an id to its spec.
+a package, such as ``harbor:PATH``, is an entry of ``rollenv.namespaces``: a function from an id to its spec. A class
+that nobody registered has the id ``module:Class`` or ``file.py:Class``.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import threading
 import warnings
@@ -16,17 +18,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.env import Env
-from rollenv.core.env_spec import EnvSpec, Wrappers
+from rollenv.core.env import Env, OptionalAbility
+from rollenv.core.env_spec import EnvSpec, Wrappers, load_entry_point
 from rollenv.core.errors import UnknownEnv, UsageError, did_you_mean
 from rollenv.core.needs import Need
-from rollenv.core.plugins import entry_points, load
+from rollenv.core.plugins import entry_points, is_module, load
 
 #: Prefixes of the ids of served environments.
 _SERVED = ("rollenv+ws://", "rollenv+wss://")
 
 #: Abilities that a spec may declare; the checker proves those declared.
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
+
+#: Abilities that a class shows by its methods; the others must be declared.
+_METHODS = {
+    "state": ("get_state", "set_state"),
+    "random_action": ("sample_random_action",),
+    "oracle": ("oracle_action",),
+    "state_key": ("state_key",),
+}
 
 ENTRY_POINT_GROUP = "rollenv.envs"
 #: Functions from an id to its spec, by the id's namespace.
@@ -125,10 +135,12 @@ def levels_of(
 
 
 def spec(env_id: str) -> EnvSpec:
-    """Return the spec registered under an id, or the server's for ``rollenv+ws://HOST:PORT/ENV_ID``.
+    """Return the spec registered under an id, the server's for ``rollenv+ws://HOST:PORT/ENV_ID``, or that of a class
+    or function for ``module:Class`` and ``file.py:Class``.
 
     Raises:
         UnknownEnv: no such id; the message names the nearest ones.
+        BadEntryPoint: the module or file of such a class cannot be imported.
     """
     if not isinstance(env_id, str):
         raise UnknownEnv(f"an id is a text such as 'game:Wordle-v0', not {env_id!r}")
@@ -137,7 +149,10 @@ def spec(env_id: str) -> EnvSpec:
     if env_id.startswith(f"{DATA}:"):
         return importlib.import_module("rollenv.envs.data.own").spec_of(env_id)  # type: ignore[no-any-return]
     if is_elsewhere(env_id):
-        return load(NAMESPACES, env_id.partition(":")[0])(env_id)  # type: ignore[no-any-return]
+        namespace = env_id.partition(":")[0]
+        if namespace in entry_points(NAMESPACES):
+            return load(NAMESPACES, namespace)(env_id)  # type: ignore[no-any-return]
+        return _spec_of_code(env_id)
     if env_id not in ENV_REGISTRY:
         _OWN.load()
     if env_id not in ENV_REGISTRY:
@@ -148,13 +163,15 @@ def spec(env_id: str) -> EnvSpec:
 
 
 def is_elsewhere(env_id: str) -> bool:
-    """Return whether an id names a folder, a server or a package instead of a registration."""
+    """Return whether an id names a folder, a server, a package or code instead of a registration."""
     namespace = env_id.partition(":")[0]
     if env_id in ENV_REGISTRY or env_id.startswith(_SERVED) or namespace == DATA:
         return env_id not in ENV_REGISTRY
     entry = entry_points(NAMESPACES).get(namespace)
-    if entry is None or entry.value.startswith("rollenv."):
-        return entry is not None
+    if entry is None:
+        return _names_code(env_id)
+    if entry.value.startswith("rollenv."):
+        return True
     _OWN.load()  # a namespace of rollenv's own ids stays rollenv's
     taken = any(spec.namespace == namespace for spec in list(ENV_REGISTRY.values()) if spec.is_own)
     if taken:
@@ -162,6 +179,34 @@ def is_elsewhere(env_id: str) -> bool:
             f"the entry point {namespace} = {entry.value} is left out: rollenv has that namespace", stacklevel=2
         )
     return not taken
+
+
+def _names_code(env_id: str) -> bool:
+    """Return whether an id that is not registered is ``module:Class`` or ``file.py:Class``."""
+    module, _, name = env_id.rpartition(":")
+    if not name.isidentifier() or not (module.endswith(".py") or is_module(module)):
+        return False
+    registered = list_envs()
+    return env_id not in ENV_REGISTRY and not any(each.namespace == module for each in registered if each.is_own)
+
+
+def _spec_of_code(env_id: str) -> EnvSpec:
+    """Return the spec of a class or function, with the abilities that the class has."""
+    module, _, name = env_id.rpartition(":")
+    entry_point = f"{Path(module).expanduser().resolve()}:{name}" if module.endswith(".py") else env_id
+    found = load_entry_point(entry_point, env_id)
+    if not isinstance(found, type):
+        return EnvSpec(env_id, entry_point)
+    if not issubclass(found, Env):
+        raise UsageError(f"{env_id} is no rollenv.Env")
+
+    def has(method: str) -> bool:
+        own = inspect.getattr_static(found, method)
+        return bool(getattr(found, own.part, None)) if isinstance(own, OptionalAbility) else own is not None
+
+    abilities = frozenset(name for name, methods in _METHODS.items() if all(map(has, methods)))
+    indexed = "index" in found.reset_options and has("num_tasks")
+    return EnvSpec(env_id, entry_point, abilities=abilities, indexed=indexed)
 
 
 def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:
