@@ -128,7 +128,7 @@ def _play_in(env: Env, found: Card) -> None:
     found.prompt = "\n".join(str(part) for part in (info.get("prefix"), observation, info.get("suffix")) if part)
     found.players = _players(env, info)
     found.limit = turn_limit(env)
-    found.reader, found.legend = reader(env, observation), str(getattr(env.unwrapped, "legend", "") or "")
+    found.reader, found.legend = reader(env, observation, info), str(getattr(env.unwrapped, "legend", "") or "")
     for seed, name in enumerate(("sample_random_action", "oracle_action")):
         if not hasattr(env, name):
             continue

@@ -6,7 +6,8 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rollenv.core.env import Env
 from rollenv.core.parsing import ACTION_FORMATS
@@ -29,7 +30,7 @@ class ActionReader:
     Args:
         template: action with ``%s`` for the bare answer.
         moves: the actions for ``up``, ``down``, ``left`` and ``right``, if the environment has these.
-        few: all actions, if there are only a few.
+        few: the actions of this turn, if the environment lists them or there are only a few.
     """
 
     template: str = "%s"
@@ -40,6 +41,13 @@ class ActionReader:
     def words(self) -> dict[str, str]:
         """The known actions by their bare words."""
         return {self._bare(action): action for action in [*self.moves.values(), *self.few]}
+
+    def now(self, env: Env, info: Mapping[str, Any]) -> ActionReader:
+        """Return the reader for the actions of this turn: those that ``info`` lists, else those that are sampled."""
+        if listed := listed_actions(info):
+            moves = {name: action for name, action in self.moves.items() if action in listed}
+            return replace(self, few=listed, moves=moves)
+        return replace(self, few=few_actions(env) if self.few else ())
 
     def action(self, typed: str) -> str:
         """Return the action that the input stands for."""
@@ -58,14 +66,37 @@ class ActionReader:
         return found[2] if found else action
 
 
-def reader(env: Env, prompt: str) -> ActionReader:
-    """Learn the action format from an environment in an episode, its first observation and some random actions."""
-    samples = list(_samples(env))
-    template = _template(env, prompt, samples)
-    bare = {found[2] for sample in samples if (found := _WRAPPED.fullmatch(sample))}
+#: Keys of ``info`` with the actions that are valid next: rollenv's, and those of other projects.
+_LISTS = ("actions", "available_actions", "legal_actions", "valid_actions", "admissible_commands", "admissible_actions")
+
+
+def listed_actions(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the actions that an environment says are valid next; empty if it says nothing."""
+    offered = next((info[name] for name in _LISTS if isinstance(info.get(name), dict | list | tuple)), ())
+    if isinstance(offered, dict):  # WebShop
+        names = offered.get("clickables")
+        offered = [f"click[{name}]" for name in names if name != "search"] if isinstance(names, list | tuple) else ()
+    return tuple(action for action in offered if isinstance(action, str))
+
+
+def few_actions(env: Env) -> tuple[str, ...]:
+    """Return all random actions of this turn, if there are only a few."""
+    return _few(env, list(_samples(env)))
+
+
+def _few(env: Env, samples: list[str]) -> tuple[str, ...]:
     more = list(_samples(env, 3 * _SAMPLES)) if len(samples) == _SAMPLES and len(set(samples)) <= _FEW else []
     few = sorted({*samples, *more}) if len(more) == 3 * _SAMPLES else []  # of fewer samples, some may be missing
-    return ActionReader(template, _moves(bare, template), tuple(few) if len(few) <= _FEW else ())
+    return tuple(few) if len(few) <= _FEW else ()
+
+
+def reader(env: Env, prompt: str, info: Mapping[str, Any] | None = None) -> ActionReader:
+    """Learn the action format from an environment in an episode, its first result and some random actions."""
+    listed = listed_actions(info or {})
+    samples = list(_samples(env))
+    template = _template(env, prompt, samples)
+    bare = {found[2] for sample in [*samples, *listed] if (found := _WRAPPED.fullmatch(sample))}
+    return ActionReader(template, _moves(bare, template), listed or _few(env, samples))
 
 
 def _samples(env: Env, number: int = _SAMPLES) -> Iterator[str]:

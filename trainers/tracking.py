@@ -6,10 +6,12 @@ Inside :class:`Trackers`, a tracker that fails logs a warning and training conti
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import json
 import logging
 import math
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 #: Maximum number of logged episodes per call, and of characters of each.
 MOST_EPISODES = 16
 MOST_CHARACTERS = 20_000
+
+_LONGEST_NAME = 100
 
 
 class Tracker:
@@ -141,6 +145,20 @@ class Continued:
         return True
 
 
+def name_and_group(run_path: Path) -> tuple[str, str]:
+    """Return the name of a run in a tracker, and its group: those of ``rollenv train --seeds`` have one a setting.
+
+    Names and groups have at most 128 characters, as W&B demands.
+    """
+    name, above = run_path.name, run_path.absolute().parent
+    if not re.fullmatch(r"seed-\d+", name):
+        return name, ""
+    group = f"{above.parent.name}/{above.name}" if "=" in above.name else above.name
+    if len(group) > _LONGEST_NAME:
+        group = f"{group[:_LONGEST_NAME]}-{hashlib.sha256(group.encode()).hexdigest()[:8]}"
+    return f"{group}/{name}", group
+
+
 class WandbTracker(Tracker):
     """Weights & Biases: settings, curves, a table of episodes, and the report as an artifact.
 
@@ -151,7 +169,7 @@ class WandbTracker(Tracker):
         entity: a team; by default the account's own.
         mode: ``online``, ``offline`` (files in the run folder, for ``wandb sync``) or ``disabled``; by default
             ``WANDB_MODE``.
-        name: name of the run; by default that of its folder.
+        name: name of the run; by default :func:`name_and_group` of its folder.
     """
 
     def __init__(
@@ -174,10 +192,12 @@ class WandbTracker(Tracker):
         self._kept = Continued.read(run_path / "wandb.json")
         self._kept.id = self._kept.id or secrets.token_hex(4)
         self._kept.write()
+        name, group = name_and_group(run_path)
         self._run = wandb.init(
             project=self.project,
             entity=self.entity,
-            name=self.name or run_path.name,
+            name=self.name or name,
+            group=group or None,
             tags=self.tags or None,
             id=self._kept.id,
             resume="allow",

@@ -16,7 +16,7 @@ from rollenv.core.needs import require_extra
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.alarms import Alarm
 from rollenv.trainers.config.run import TrackersConfig
-from rollenv.trainers.tracking import Continued, Tracker, episode_rows, episode_text, flat
+from rollenv.trainers.tracking import Continued, Tracker, episode_rows, episode_text, flat, name_and_group
 
 
 def swanlab(settings: TrackersConfig) -> Tracker:
@@ -51,7 +51,7 @@ class SwanLabTracker(Tracker):
         resume = {"id": self._kept.id, "resume": "allow"} if online else {}
         folder = str(run_path / "swanlab")
         self._run = self._swanlab.init(
-            project=self.project, name=run_path.name, config=config, log_dir=folder, mode=mode, reinit=True, **resume
+            project=self.project, name=name_and_group(run_path)[0], config=config, log_dir=folder, mode=mode, reinit=True, **resume
         )
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -97,7 +97,9 @@ class MlflowTracker(Tracker):
         existing = self._client.get_experiment_by_name(self.project)
         artifacts = None if uri else (folder / "artifacts").as_uri()
         experiment = existing.experiment_id if existing else self._client.create_experiment(self.project, artifacts)
-        self._kept.id = self._client.create_run(experiment, run_name=run_path.name).info.run_id
+        name, group = name_and_group(run_path)
+        tags = {"group": group} if group else {}
+        self._kept.id = self._client.create_run(experiment, run_name=name, tags=tags).info.run_id
         self._kept.write()
         for key, value in flat(config).items():
             self._client.log_param(self._kept.id, key, str(value)[:6000])
@@ -136,7 +138,7 @@ class AlertTracker(Tracker):
         self._run = ""
 
     def start(self, run_path: Path, config: dict[str, Any]) -> None:
-        self._run = run_path.name
+        self._run = name_and_group(run_path)[0]
 
     def alarm(self, iteration: int, alarm: Alarm) -> None:
         """Post an alarm."""

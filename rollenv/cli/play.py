@@ -207,7 +207,7 @@ class TerminalPlayer:
     def play(self) -> bool:
         """Play until the user quits or wants another episode; return whether another one is wanted."""
         self.restart()
-        self.reader = reader(self.game, self.past[0].observation)
+        self.reader = self.learned = reader(self.game, self.past[0].observation, self.past[0].info)
         console.print(self._introduction(), style="dim", markup=False)
         self.show()
         while True:
@@ -302,6 +302,11 @@ class TerminalPlayer:
         drawing = draw(self.game.picture, board) if console.is_terminal else None
         images = pictures(now.info)
         console.print(now.observation, markup=False)
+        before = self.reader
+        if not self.over:
+            self.reader = self.learned.now(self.game, now.info)
+        if self.reader.few and self.reader != before:
+            console.print(f"actions: {', '.join(self.reader.words)}", markup=False, style="dim")
         if drawing is None:
             if suffix and not now.observation.endswith(suffix):
                 console.print(suffix, markup=False)

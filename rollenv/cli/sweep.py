@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from rollenv.cli.common import console, error_console
+from rollenv.cli.common import Ticker, console, error_console
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.folder_lock import lock_folder
 from rollenv.report.folders import SWEEP, is_run
@@ -271,7 +271,7 @@ def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> li
 
 @contextlib.contextmanager
 def _progress(runs: Sequence[_Run]) -> Iterator[Callable[[], None]]:
-    """A bar over the iterations of all runs."""
+    """A bar over the iterations of all runs, or a line now and then."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(
         *columns,
@@ -281,8 +281,15 @@ def _progress(runs: Sequence[_Run]) -> Iterator[Callable[[], None]]:
         disable=not error_console.is_terminal,
     )
     task = bar.add_task("iterations", total=sum(run.iterations for run in runs))
+    ticker = Ticker("iterations", sum(run.iterations for run in runs))
+
+    def show() -> None:
+        done = sum(min(run.done, run.iterations) for run in runs)
+        bar.update(task, completed=done)
+        ticker.tick(done)
+
     with bar:
-        yield lambda: bar.update(task, completed=sum(min(run.done, run.iterations) for run in runs))
+        yield show
 
 
 def _success(run: _Run) -> str:

@@ -23,7 +23,7 @@ import inspect
 import operator
 import random
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -74,6 +74,8 @@ class OptionalAbility:
         if self.part and getattr(owner, self.part, None):
             return getattr(env, self.whole)
         found = getattr(super(Env, env), self.name, None)
+        if found is None and self.name == "sample_random_action" and env._rollenv_listed:
+            return lambda: env.action_rng.choice(env._rollenv_listed)
         if found is None:
             raise NoSuchAbility(f"{owner.__name__} {self.lacking}")
         return found
@@ -121,6 +123,7 @@ class Env(gymnasium.Env[str, str]):
     _rollenv_over = True
     _rollenv_begun = False
     _rollenv_random_actions: random.Random | None = None
+    _rollenv_listed: Sequence[str] = ()
     #: Names that no class outside of rollenv may define, in addition to those that begin with ``_rollenv_``.
     _rollenv_reserved = frozenset(
         ["seed_stream", "seed_actions", "action_rng", "np_random", "np_random_seed", "_np_random", "_np_random_seed"]
@@ -197,6 +200,7 @@ class Env(gymnasium.Env[str, str]):
         if self.players > 1:
             info = {**info, "players": self.players, "forfeit": self.forfeit_returns}
         self._rollenv_over, self._rollenv_begun = False, True
+        self._rollenv_listed = _listed(info)
         return observation, info
 
     def _rollenv_checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
@@ -220,6 +224,7 @@ class Env(gymnasium.Env[str, str]):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         result = self._step(action if self.players == 1 else action[: self.longest_move])
         self._rollenv_over = result[2] or result[3]
+        self._rollenv_listed = _listed(result[4])
         if "images" in result[4]:
             result = (*result[:4], {**result[4], "images": list(pictures(result[4]))})
         if self.players > 1:
@@ -245,7 +250,10 @@ class Env(gymnasium.Env[str, str]):
             """Restore a state that :meth:`get_state` of the same kind of environment returned."""
 
         def sample_random_action(self) -> str:
-            """Return a random action that parses. Its own random stream keeps the episode unchanged."""
+            """Return a random action that parses. Its own random stream keeps the episode unchanged.
+
+            By default one of ``info["actions"]``, if the last result had them.
+            """
             ...
 
         def oracle_action(self) -> str:
@@ -283,6 +291,7 @@ class Env(gymnasium.Env[str, str]):
             "rng": self.np_random.bit_generator.state,
             "actions": [version, list(words), gauss],
             "env": self._get_state(),
+            **({"listed": list(self._rollenv_listed)} if self._rollenv_listed else {}),
         }
 
     def _rollenv_restore(self, state: dict[str, Any]) -> None:
@@ -293,6 +302,7 @@ class Env(gymnasium.Env[str, str]):
         self._rollenv_random_actions.setstate((version, tuple(words), gauss))
         self._set_state(state["env"])
         self._rollenv_over, self._rollenv_begun = state["over"], True
+        self._rollenv_listed = state.get("listed", ())
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         """Return a new, independent environment of the same kind, in the same state or not yet reset.
@@ -364,6 +374,11 @@ class Env(gymnasium.Env[str, str]):
 
     def __repr__(self) -> str:
         return f"<{': '.join(filter(None, [str(self), stage_of(self)]))}>"
+
+
+def _listed(info: Mapping[str, Any]) -> Sequence[str]:
+    listed = info.get("actions")
+    return listed if isinstance(listed, list | tuple) else ()
 
 
 def stage_of(env: Env) -> str:

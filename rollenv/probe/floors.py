@@ -16,6 +16,7 @@ from rollenv.core.env_spec import EnvSpec
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import make_env
+from rollenv.typed import listed_actions
 
 #: "blind" floors do not look, "moves" play what the environment takes, and a "cheat" attacks the grader.
 Kind = Literal["blind", "moves", "cheat"]
@@ -31,9 +32,6 @@ GUESSES = ("0", "1", "2", "yes", "no", "A", "B", "True")
 
 #: Episodes, their maximum turns, and seconds in which the commonest right answers are collected.
 _EPISODES, _TURNS, _SECONDS = 48, 12, 8.0
-
-#: Keys of ``info`` that list the actions which an environment takes now.
-_LISTS = ("admissible_commands", "admissible_actions", "available_actions", "valid_actions", "legal_actions")
 
 
 @dataclass(frozen=True)
@@ -141,13 +139,7 @@ def _copied(observation: str, info: dict[str, Any], turn: int) -> str:
 
 def first_admissible(info: dict[str, Any]) -> str:
     """Return the first action that an environment lists in ``info``; empty if it lists none."""
-    for name in _LISTS:
-        listed = info.get(name)
-        if isinstance(listed, dict) and listed.get("clickables"):  # WebShop
-            return f"click[{listed['clickables'][0]}]"
-        if isinstance(listed, list | tuple) and listed and isinstance(listed[0], str):
-            return listed[0]
-    return ""
+    return next(iter(listed_actions(info)), "")
 
 
 # -- cheats of programs and machines -----------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def _tables(found: ProbeResult) -> Iterator[tuple[str, list[list[str]]]]:
             ["setting", "why"],
             *imitation,
             *advice,
-            [found.command, "a training" + " with the first setting" * bool(advice)],
+            [found.command, "a training" + " with the first setting" * bool(advice and advice[0][0])],
         ],
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UsageError
+from rollenv.core.registry import list_envs
 from rollenv.probe.floors import NOTHING, Kind
 from rollenv.probe.repeat import Repeated
 from rollenv.probe.teach import Taught, Verdict
@@ -178,9 +180,11 @@ def _advice(
     hard, easy = (told.count(each) for each in ("too hard", "too easy"))
     if share < ENOUGH and hard >= easy and "oracle" in env_spec.abilities and not config.prompt.examples:
         yield Advice(("prompt.examples=5",), f"{hard} of {len(told.tasks)} tasks are too hard without examples")
-    if share < ENOUGH and env_spec.levels and config.tasks.kind != "curriculum":
-        text = f"{max(hard, easy)} of {len(told.tasks)} tasks are too {'hard' if hard >= easy else 'easy'}: begin at "
-        yield Advice(("tasks.kind=curriculum",), f"{text}the easiest level, and go on as tasks are solved")
+    if share < ENOUGH and easy > hard:
+        yield _harder(config, env_spec, f"{easy} of {len(told.tasks)} tasks are too easy")
+    if share < ENOUGH and hard >= easy and env_spec.levels and config.tasks.kind != "curriculum":
+        text = f"{hard} of {len(told.tasks)} tasks are too hard: begin at the easiest level, and go on as tasks are solved"
+        yield Advice(("tasks.kind=curriculum",), text)
     paid = next((floor for floor in floors if floor.above.endswith(UNSOLVED)), None)
     if paid and told.success[0] > 0:
         text = f"“{paid.name}” earns {paid.reward:.3g}: pay success alone"
@@ -207,6 +211,23 @@ def _advice(
     if 2 * told.distinct < len(told.tasks):
         text = f"only {told.distinct} of {len(told.tasks)} seeds give different tasks"
         yield Advice(("tasks.kind=success_aware", pool, "tasks.distinct=true"), text)
+
+
+def _harder(config: TrainConfig, env_spec: EnvSpec, why: str) -> Advice:
+    """Name the next level, else other ids or arguments, for an environment that is too easy."""
+    played = {**env_spec.kwargs, **config.env.kwargs}
+    now = [number for number, level in enumerate(env_spec.levels) if level.items() <= played.items()]
+    harder = [*env_spec.levels][now[-1] + 1 if now else 0 :]
+    if harder and config.tasks.kind != "curriculum":
+        settings = tuple(f"env.kwargs.{name}={json.dumps(value)}" for name, value in harder[0].items())
+        more = f"; {len(harder) - 1} more are harder still" if len(harder) > 1 else ""
+        return Advice(settings, f"{why}: play the next level{more}")
+    family = env_spec.id.partition("-")[0] + "-"
+    ids = [s.id for s in list_envs(family) if s.id.endswith("-hard") and s.id != env_spec.id]
+    names = [name for name, value in played.items() if isinstance(value, int) and not isinstance(value, bool)]
+    ways = [f"play env.id={' or '.join(ids)}"] * bool(ids)
+    ways += [f"raise env.kwargs.{' or env.kwargs.'.join(names)} if that is harder"] * bool(names)
+    return Advice((), f"{why}: {', or '.join([*ways, 'stop'])}. This model has nothing to learn here")
 
 
 def imitation(config: TrainConfig, env_spec: EnvSpec, told: Taught) -> str:

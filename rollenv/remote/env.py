@@ -177,7 +177,7 @@ class RemoteEnv(Env):
         raise NotImplementedError  # reset() does not use it
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
-        checked = self._checked_options(options)
+        checked = self._rollenv_checked_options(options)
         if seed is None and self._history.needs_seed:
             seed = new_seed()
         observation, info = self._call("reset", None if seed is None else self._checked(seed), checked)[:2]

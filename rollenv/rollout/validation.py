@@ -104,6 +104,8 @@ def info(value: Any) -> dict[str, Any]:
         _check_seats(checked)
     elif checked.get("success") is not None:
         checked["success"] = _success(checked["success"])
+    if "actions" in checked:
+        checked["actions"] = [text(each, "every value of info['actions']") for each in _list(checked, "actions")]
     if "images" in checked:
         try:
             checked["images"] = pictures(checked)

@@ -358,6 +358,9 @@ class GymnasiumEnv(Env):
         except Exception as error:  # names and texts may be objects that raise
             self._rollenv_over = True
             raise Misbehaved(f"{self}: what it returned cannot be shown: {one_line(error)}") from error
+        listed = shown_info.get("actions", "")
+        if not (isinstance(listed, list) and all(isinstance(each, str) for each in listed)):
+            shown_info.pop("actions", None)  # something else of this name
         if self.images:
             try:
                 self._frames = [picture(self._asked("render"))]

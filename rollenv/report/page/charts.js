@@ -1,4 +1,4 @@
-// Curves: round ticks, raw values faint and smoothed ones strong, outliers clipped at the edge.
+// Curves: round ticks, outliers clipped at the edge; smoothed on request, with the raw values faint.
 
 const look = {smooth: 0, clip: true};
 const lineColor = number => `var(--run${number % 6})`;
@@ -45,10 +45,10 @@ const keyLine = ({color, dash}) => {
 function seriesOf(definition) {
   const out = [];
   data.runs.forEach((run, number) => definition.series.forEach(({key, name}, which) => {
-    const points = run.metrics.filter(r => Number.isFinite(r[key]) && Number.isFinite(r.iteration))
+    const pointsOf = rows => rows.filter(r => Number.isFinite(r[key]) && Number.isFinite(r.iteration))
       .map(r => [r.iteration, r[key], r]).sort((a, b) => a[0] - b[0]);
+    const points = pointsOf(run.metrics), seeds = (run.seeds || []).map(pointsOf).filter(each => each.length);
     if (!points.length) return;
-    const seeds = (run.seeds || []).map(rows => rows.filter(r => Number.isFinite(r[key])).map(r => [r.iteration, r[key]]));
     const setting = run.seeds?.length ? run.name.replace(/(^| )(\w+\.)+(?=\w+=)/g, "$1") : run.name;  // keys without their sections
     const label = several ? (definition.series.length > 1 ? `${setting}: ${name}` : setting) : name;
     out.push({key, label, points, seeds, color: lineColor(several ? number : which), dash: several ? DASHES[which % 3] : "none"});
@@ -144,8 +144,6 @@ function pointing(root, series, legend, {X, left, right, W, top, bottom, H, firs
 function charts() {
   if (!data.curves.length) return null;
   const main = el("div", {class: "charts"}), more = el("div", {class: "charts"}), rest = el("details", {}, el("summary", {}, "More metrics"), more);
-  const points = Math.max(...data.runs.map(run => run.metrics.length));
-  look.smooth = points > 25 ? 0.8 : 0;
   const draw = () => {
     main.replaceChildren(...data.curves.filter(c => !c.more).map(chart));
     more.replaceChildren(...(rest.open ? data.curves.filter(c => c.more).map(chart) : []));

@@ -20,6 +20,7 @@ from rollenv.core.errors import MissingExtra, RollenvError, Unsolvable, UsageErr
 from rollenv.core.registry import spec
 from rollenv.rollout import validation
 from rollenv.rollout.types import Task
+from rollenv.typed import few_actions, listed_actions
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +181,7 @@ class HostedEnv:
 
     def restart(self, seed: int | None, options: dict[str, Any]) -> EnvResult:
         """Reset with a seed or None, and with options in place of the task's."""
+        self._offers = True
         optional = {"options": options} if options else {}  # reset() may not have the parameter
         with self._converting_errors("reset", (UsageError,)):
             observation, info = validation.parts(self.env.reset(seed, **optional), 2, "its result")
@@ -238,6 +240,9 @@ class HostedEnv:
         view = self.env.render() if self.views else ""
         if self.views == "board":
             view = drawing.board(self.env.picture, view)
+            if self._offers and not (terminated or truncated) and not listed_actions(info):
+                info = {**info, "actions": few_actions(self.env)}
+                self._offers = bool(info["actions"])  # sampling may take long, and is not tried again in vain
         return validated(observation, reward, terminated, truncated, info, key, view)
 
     @contextlib.contextmanager

@@ -25,7 +25,7 @@ from rollenv.serve.auth import Client
 from rollenv.serve.responses import Streamed, json_of, without_data
 from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import SessionManager, served
-from rollenv.typed import ActionReader
+from rollenv.typed import ActionReader, listed_actions
 
 #: Maximum actions of a replay, and bytes of all of them.
 ACTIONS, BYTES = 2_000, 1 << 20
@@ -132,9 +132,6 @@ _VIEW, _CHOICE, _CHOICES = 400_000, 300, 300
 #: Maximum pictures of a turn, and bytes of all of them that are shown.
 _IMAGES, _IMAGE_BYTES = 16, 1 << 20
 
-#: Keys of ``info`` with the possible actions.
-_LISTS = ("available_actions", "legal_actions", "valid_actions")
-
 
 def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
     """Build a turn for the page."""
@@ -167,17 +164,10 @@ def _addresses(images: Sequence[Picture]) -> list[str]:
 
 def choices(info: dict[str, Any]) -> dict[str, Any]:
     """Return the actions that an info offers, and whether it offers a search."""
-    offered = next((info[name] for name in _LISTS if isinstance(info.get(name), dict | list | tuple)), ())
-    actions: list[str] = []
-    search = False
-    if isinstance(offered, dict):  # WebShop
-        clickables = offered.get("clickables")
-        search = offered.get("has_search_bar") is True
-        names = clickables if isinstance(clickables, list | tuple) else ()
-        actions = [f"click[{name}]" for name in names if isinstance(name, str) and name != "search"]
-    elif isinstance(offered, list | tuple):
-        actions = [action for action in offered if isinstance(action, str)]
-    return {"choices": [action for action in actions[:_CHOICES] if len(action) <= _CHOICE], "search": search}
+    offered = info.get("available_actions")
+    search = isinstance(offered, dict) and offered.get("has_search_bar") is True  # WebShop
+    actions = listed_actions(info)[:_CHOICES]
+    return {"choices": [action for action in actions if len(action) <= _CHOICE], "search": search}
 
 
 def _info(info: dict[str, Any]) -> str:

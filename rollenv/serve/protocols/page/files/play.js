@@ -185,7 +185,7 @@ class Game {
 
   // The parts that stay, so that focus does too.
   controls() {
-    const moves = Object.keys(this.card.moves || {}), few = (this.card.few || []).filter(action => !Object.values(this.card.moves || {}).includes(action)), has = name => this.card.abilities.includes(name);
+    const moves = Object.keys(this.card.moves || {}), has = name => this.card.abilities.includes(name);
     this.hint = el("p", {class: "hint", role: "status"});
     this.offered = el("div", {class: "choices", role: "group", "aria-label": "What can be done now"});
     this.searching = el("form", {class: "row", hidden: true, onsubmit: event => { event.preventDefault(); this.step({action: `search[${this.words.value}]`}); }},
@@ -202,7 +202,6 @@ class Game {
       el("span", {class: "small dim"}, wrapped ? `${visible(this.card.template.replace("%s", "…"))} is added around it. ` : "", "Enter sends, Shift+Enter begins a line.")));
     this.acts.append(...[
       this.pad, moves.length ? el("p", {class: "small dim keys"}, "Arrow keys or W A S D") : null,
-      few.length ? el("div", {class: "choices", role: "group", "aria-label": "Actions"}, ...few.map(action => button(visible(this.bare(action)), () => this.step({action, quick: true})))) : null,
       this.offered, this.searching,
       moves.length && (this.card.few || []).length ? el("details", {class: "folded"}, el("summary", {}, "Type an action"), answer) : answer,
       has("oracle") || has("random_action") ? el("div", {class: "row helpers"}, has("oracle") ? button("Hint", () => this.suggest("oracle")) : null, has("random_action") ? button("Random action", () => this.suggest("random")) : null) : null,
@@ -240,7 +239,8 @@ class Game {
 
   offer(turn) {
     const focused = this.offered.contains(document.activeElement);
-    this.offered.replaceChildren(...(this.over ? [] : turn.choices.map(action => {
+    const onPad = Object.values(this.card.moves || {});
+    this.offered.replaceChildren(...(this.over ? [] : turn.choices.filter(action => !onPad.includes(action)).map(action => {
       const name = action.match(/^click\[([\s\S]*)\]$/);
       return button(visible(name ? name[1] : this.bare(action)), () => this.step({action}));
     })));
