@@ -12,7 +12,7 @@ import io
 import logging
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ from rollenv.typed import ActionReader, reader
 
 #: Maximum number of turns of the example episodes of a card.
 TURNS = 20
+
+#: Turns of an example whose actions are collected, and the most actions that are shown.
+_ASKED, _SHOWN = 10, 40
 
 
 @dataclass
@@ -129,20 +132,24 @@ def _play_in(env: Env, found: Card) -> None:
     found.players = _players(env, info)
     found.limit = turn_limit(env)
     found.reader, found.legend = reader(env, observation, info), str(getattr(env.unwrapped, "legend", "") or "")
+    offered = dict.fromkeys(found.reader.few)
     for seed, name in enumerate(("sample_random_action", "oracle_action")):
         if not hasattr(env, name):
             continue
-        env.reset(seed=seed)
-        for _ in range(TURNS):
+        _, info = env.reset(seed=seed)
+        for turn in range(TURNS):
+            if turn < _ASKED:
+                offered |= dict.fromkeys(found.reader.now(env, info).few)
             try:
                 action = getattr(env, name)()
             except (Unsolvable, NotImplementedError):
                 break
             found.action = found.action or action
-            _, reward, terminated, truncated, _ = env.step(action)
+            _, reward, terminated, truncated, info = env.step(action)
             found.rewards.append(reward)
             if terminated or truncated:
                 break
+    found.reader = replace(found.reader, few=tuple(offered)[:_SHOWN])
 
 
 def _players(env: Env, info: dict[str, Any]) -> str:

@@ -244,3 +244,51 @@ def test_an_entry_point_that_cannot_be_loaded_is_an_import_error_too():
     for kind in (ImportError, ValueError, UsageError):
         with pytest.raises(kind, match="no_such_module"):
             spec.make()
+
+
+def test_names_of_ones_own_collide_with_none_of_the_base():
+    class Own(rollenv.Env):
+        _begun = _random_actions = "mine"
+
+        def _over(self):
+            return self.turn == 2
+
+        def _twin(self):
+            raise AssertionError
+
+        _restore = _whole_state = _checked_options = _twin
+
+        def _reset(self, options):
+            self.turn = 0
+            return "", {}
+
+        def _step(self, action):
+            self.turn += 1
+            return "", 0.0, self._over(), False, {}
+
+        def _get_state(self):
+            return {"turn": self.turn}
+
+        def _set_state(self, state):
+            self.turn = state["turn"]
+
+    env = Own()
+    env.reset(seed=1)
+    twin = env.spawn(same_state=True)
+    assert [each.step("")[2] for each in (env, twin, env)] == [False, False, True]
+    twin.set_state(env.get_state())
+    with pytest.raises(rollenv.EpisodeOver):
+        twin.step("")
+
+
+@pytest.mark.parametrize("name", ["action_rng", "seed_stream", "_np_random_seed", "_rollenv_over", "players"])
+def test_a_class_that_replaces_what_the_base_needs_is_refused_with_file_and_line(name):
+    def mine(self):
+        return 2
+
+    with pytest.raises(rollenv.UsageError, match=rf"{__file__}, line {mine.__code__.co_firstlineno}: Bad.{name}:"):
+        type("Bad", (rollenv.Env,), {name: mine, "__module__": __name__, "__qualname__": "Bad"})
+    with pytest.raises(rollenv.UsageError, match=__file__):
+
+        class Worse(rollenv.Env):
+            _np_random = None

@@ -12,11 +12,14 @@ import pytest
 
 import rollenv
 from rollenv import MissingExtra, UnknownEnv, UsageError
+from rollenv.agents.base import OracleAgent
 from rollenv.cli.list import command as print_ids
 from rollenv.core import registry
+from rollenv.core.errors import BadEntryPoint
 from rollenv.core.needs import Ability
 from rollenv.core.wrappers import EpisodeTrackingWrapper
 from rollenv.envs.game.frozen_lake import FrozenLake
+from rollenv.rollout.evaluate import evaluate
 
 
 @pytest.fixture
@@ -367,3 +370,56 @@ def test_a_wrapper_passes_on_all_that_an_environment_has(name):
         marker = object()
         setattr(Inner, name, property(lambda self: marker))
         assert getattr(rollenv.Wrapper(Inner()), name) is marker
+
+
+@pytest.fixture
+def guess_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "guess_of_mine.py"
+    file.write_text(
+        textwrap.dedent(
+            """
+            import rollenv
+
+            class Guess(rollenv.Env):
+                def _reset(self, options):
+                    self.secret = str(self.randint(3))
+                    return "0, 1 or 2?", {"actions": ["0", "1", "2"]}
+
+                def _step(self, action):
+                    return "", float(action == self.secret), True, False, {"success": action == self.secret}
+
+                def oracle_action(self):
+                    return self.secret
+            """
+        )
+    )
+    return file
+
+
+@pytest.mark.parametrize("env_id", ["guess_of_mine:Guess", "guess_of_mine.py:Guess", "./guess_of_mine.py:Guess"])
+def test_a_class_is_an_id(guess_file, env_id):
+    env = rollenv.make(env_id, seed=1)
+    env.reset()
+    assert env.sample_random_action() in ("0", "1", "2")
+    assert env.spec.abilities == {"oracle"}
+    assert env.step(env.oracle_action())[1] == 1.0
+    assert evaluate(OracleAgent(), env_id, n=2).success == 1.0
+    assert pickle.loads(pickle.dumps(rollenv.spec(env_id))).make().reset(seed=1)[1]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "error"),
+    [
+        ("guess_of_mine:Nothing", BadEntryPoint),
+        ("absent.py:Guess", BadEntryPoint),
+        ("guess_of_mine.py:textless", BadEntryPoint),
+        ("textwrap:TextWrapper", UsageError),
+        ("no_such_module_:Guess", UnknownEnv),
+        ("game:wordle", UnknownEnv),
+        ("guess_of_mine:Guess-v0", UnknownEnv),
+    ],
+)
+def test_what_is_no_class_of_an_environment_is_no_id(guess_file, env_id, error):
+    with pytest.raises(error):
+        rollenv.spec(env_id)

@@ -21,6 +21,7 @@ from rollenv.core.registry import ENV_REGISTRY
 from rollenv.envs.game.sokoban import Sokoban
 from rollenv.report import open_run, write_report
 from rollenv.report.episodes import EpisodeIndex, shared_start
+from rollenv.report.folders import SWEEP
 from rollenv.report.plain import LONGEST, clip, dumps, plain
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
@@ -519,3 +520,16 @@ def test_pictures_are_shown_as_the_model_saw_them(show: Open, tmp_path: Path):
     (out / "pictures" / f"{gone.sha256}.png").unlink()
     tab = show(write_report([out], out / "report.html"))
     assert gone.sha256 in tab.inner_text(".pictures"), "the page says which file is missing"
+
+
+def test_curves_of_seeds_need_no_iteration_in_every_row_and_are_not_smoothed(show: Open, tmp_path: Path):
+    for seed in range(2):
+        run = keep(tmp_path / f"seed-{seed}")
+        (run / "config.json").write_text("{}")
+        rows = [{"time/warm_up": 1.0, "success": 0.5}, *({"iteration": i, "success": i / 40} for i in range(40))]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    runs = [{"setting": "a", "seed": seed, "folder": f"seed-{seed}"} for seed in range(2)]
+    (tmp_path / SWEEP).write_text(json.dumps({"recipe": "r", "overrides": [], "runs": runs}))
+    tab = show(write_report([tmp_path], tmp_path / "report.html"))
+    assert tab.evaluate("look.smooth") == 0
+    assert tab.locator(".chart polyline").count() >= 3

@@ -23,6 +23,7 @@ from rollenv.rollout.records.storage import write
 from rollenv.rollout.records.stored import StoredEpisode
 from rollenv.rollout.regrade import regrade
 from rollenv.rollout.types import Task
+from rollenv.serve.sessions import served
 from rollenv.trainers.config import load_config
 from rollenv.trainers.models import initial_agent
 from rollenv.trainers.run_dir import RunDir
@@ -74,6 +75,8 @@ def tasks_of(address):
         replace(own, env_id=f"openenv:http://{address}"),
         replace(own, env_id="gymnasium:evil_module:Game-v0"),
         replace(own, env_id="pettingzoo:evil_module:go"),
+        replace(own, env_id="evil_module:go"),
+        replace(own, env_id="./evil_module.py:go"),
         replace(own, env_id="harbor:."),
         replace(own, env_id="service:Shop-v0", kwargs={"user": "chat:m", "base_url": f"http://{address}"}),
         replace(own, env_id="shell:Archives-v0", kwargs={"image": "theirs", "sandbox": "docker"}),
@@ -95,6 +98,12 @@ def test_a_stored_task_names_nothing_that_is_run_or_connected_to(theirs, address
     monkeypatch.syspath_prepend(tmp_path)
     row = CliRunner().invoke(app, ["regrade", "episodes.jsonl", "--grader", "judge_of_mine:judge"])
     assert row.exit_code == 0, row.output
+
+
+def test_a_client_names_no_code_of_a_server(theirs):
+    for env_id in ("evil_module:go", "evil_module.py:go"):
+        with pytest.raises(UsageError):
+            served(env_id)
 
 
 def test_a_reader_may_trust_a_stored_task(monkeypatch, episode, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import rollenv
 from rollenv import typed
 from rollenv.cli.play import VI, letters
+from rollenv.rollout import validation
 
 
 class Lamp(rollenv.Env):
@@ -83,3 +84,39 @@ def test_letters_move_only_where_all_words_are_known_and_none_begins_with_one():
     assert letters(many) == {}  # there may be "look"
     assert letters(cycle("north", "south", "east", "west")) == VI
     assert letters(cycle("north", "south", "east", "jump")) == {}
+
+
+class Till(rollenv.Env):
+    """What can be done changes with what was done, and is listed, or found in random actions."""
+
+    def __init__(self, lists):
+        super().__init__()
+        self.lists = lists
+
+    def _reset(self, options):
+        self.can = ["[buy]"]
+        return "a till", {"actions": self.can} if self.lists else {}
+
+    def _step(self, action):
+        self.can = ["[sell]", "[wait]"]
+        return "bought", 0.0, False, False, {"actions": self.can} if self.lists else {}
+
+    def sample_random_action(self):
+        return self.action_rng.choice(self.can)
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_the_actions_of_each_turn_are_known_at_that_turn(lists):
+    env = Till(lists)
+    observation, info = env.reset(seed=0)
+    learned = typed.reader(env, observation, info)
+    assert learned.now(env, info).few == ("[buy]",)
+    info = env.step("[buy]")[4]
+    assert learned.now(env, info).few == ("[sell]", "[wait]")
+    assert learned.now(env, info).action("s") == "[sell]"
+
+
+@pytest.mark.parametrize("actions", ["up", [1], 3, {"up": 1}])
+def test_actions_that_are_no_texts_are_refused(actions):
+    with pytest.raises(validation.BadValue, match="actions"):
+        validation.info({"actions": actions})

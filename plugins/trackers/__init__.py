@@ -50,8 +50,9 @@ class SwanLabTracker(Tracker):
         self._kept.write()
         resume = {"id": self._kept.id, "resume": "allow"} if online else {}
         folder = str(run_path / "swanlab")
+        name, _ = name_and_group(run_path)
         self._run = self._swanlab.init(
-            project=self.project, name=name_and_group(run_path)[0], config=config, log_dir=folder, mode=mode, reinit=True, **resume
+            project=self.project, name=name, config=config, log_dir=folder, mode=mode, reinit=True, **resume
         )
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:

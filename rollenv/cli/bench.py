@@ -181,6 +181,9 @@ def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any], out: Path 
     console.print(table)
     if len(result.rows) > 1:
         console.print(f"mean of the {len(result.rows)} categories: {100 * result.macro:.1f} %")
+    if agent.startswith("noisy:") and (unharmed := [row.category for row in result.rows if row.success[0] == 1.0]):
+        text = "random calls do no harm there, and its success says nothing of calls that were not needed"
+        console.print(f"{', '.join(unharmed)}: solved with {agent}; {text}", markup=False, soft_wrap=True)
     if problems := numbers.get("problems"):
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(problems.items()))
         console.print(f"the endpoint's problems, all tried again: {counts}", markup=False)

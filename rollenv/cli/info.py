@@ -73,6 +73,7 @@ def _facts(card: cards.Card) -> dict[str, str]:
         "players": card.players,
         "turns": turns if card.limit else "",
         "reward of a turn": card.reward and f"{card.reward} (as seen in two sampled episodes)",
+        "actions": ", ".join(card.reader.few) and f"as a turn allows: {', '.join(card.reader.few)}",
         "abilities": ", ".join(sorted(s.abilities)).replace("_", " "),
         "levels": f"{len(s.levels)}, for a curriculum" if s.levels else "",
         "tasks": "numbered; `rollenv eval` plays each once" if s.indexed else "drawn from the seed",

@@ -10,6 +10,7 @@ import typer
 
 from rollenv.cli.common import console, error_console
 from rollenv.core.errors import UsageError
+from rollenv.core.registry import ENV_REGISTRY, spec
 from rollenv.serve.protocols import protocols as all_protocols
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ OpenReward: OPENREWARD_API_URL=http://localhost:8800 OPENREWARD_SESSION_URL=http
 
 
 def command(
+    env: list[str] = typer.Argument(
+        None, metavar="[ID]...", help="Environments of yours to serve too: module:Class or file.py:Class."
+    ),
     host: str = typer.Option("127.0.0.1", help="Address to listen on; other machines need tokens."),
     port: int = typer.Option(8800, min=0, max=65535, help="Port to listen on; 0 picks a free one."),
     workers: int = typer.Option(0, min=0, help="Number of worker processes; 0 means one per core."),
@@ -94,6 +98,7 @@ def command(
         return
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
+    ENV_REGISTRY.update({each: spec(each) for each in env or ()})
     if packages:
         read_catalog(str(packages))  # fails before the server starts
     limits = SessionLimits(

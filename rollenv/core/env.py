@@ -125,10 +125,10 @@ class Env(gymnasium.Env[str, str]):
     _rollenv_random_actions: random.Random | None = None
     _rollenv_listed: Sequence[str] = ()
     #: Names that no class outside of rollenv may define, in addition to those that begin with ``_rollenv_``.
-    _rollenv_reserved = frozenset(
-        ["seed_stream", "seed_actions", "action_rng", "np_random", "np_random_seed", "_np_random", "_np_random_seed"]
-        + ["own_spec"]
-    )
+    _rollenv_reserved = frozenset([
+        "seed_stream", "seed_actions", "action_rng", "own_spec",
+        "np_random", "np_random_seed", "_np_random", "_np_random_seed",
+    ])  # fmt: skip
 
     def __init_subclass__(cls, **given: Any) -> None:
         """Refuse a class that would replace what this one needs.

@@ -126,7 +126,8 @@ def _imported(file: Path) -> ModuleType:
     with _LOADING:
         if name not in sys.modules:
             found = importlib.util.spec_from_file_location(name, file)
-            assert found and found.loader
+            if found is None or found.loader is None:
+                raise ImportError(f"{name} is no module")
             if str(file.parent) not in sys.path:
                 sys.path.append(str(file.parent))
             sys.modules[name] = importlib.util.module_from_spec(found)

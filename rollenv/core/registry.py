@@ -195,10 +195,10 @@ def _spec_of_code(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     entry_point = f"{Path(module).expanduser().resolve()}:{name}" if module.endswith(".py") else env_id
     found = load_entry_point(entry_point, env_id)
+    if not callable(found) or (isinstance(found, type) and not issubclass(found, Env)):
+        raise UsageError(f"{env_id} is no rollenv.Env")
     if not isinstance(found, type):
         return EnvSpec(env_id, entry_point)
-    if not issubclass(found, Env):
-        raise UsageError(f"{env_id} is no rollenv.Env")
 
     def has(method: str) -> bool:
         own = inspect.getattr_static(found, method)

@@ -183,8 +183,8 @@ def _advice(
     if share < ENOUGH and easy > hard:
         yield _harder(config, env_spec, f"{easy} of {len(told.tasks)} tasks are too easy")
     if share < ENOUGH and hard >= easy and env_spec.levels and config.tasks.kind != "curriculum":
-        text = f"{hard} of {len(told.tasks)} tasks are too hard: begin at the easiest level, and go on as tasks are solved"
-        yield Advice(("tasks.kind=curriculum",), text)
+        text = f"{hard} of {len(told.tasks)} tasks are too hard: begin at the easiest level"
+        yield Advice(("tasks.kind=curriculum",), f"{text}, and go on as tasks are solved")
     paid = next((floor for floor in floors if floor.above.endswith(UNSOLVED)), None)
     if paid and told.success[0] > 0:
         text = f"“{paid.name}” earns {paid.reward:.3g}: pay success alone"

@@ -26,6 +26,7 @@ from rollenv.trainers.tracking import (
     WandbTracker,
     episode_rows,
     flat,
+    name_and_group,
     transcript,
 )
 
@@ -333,3 +334,12 @@ def test_addresses_with_passwords_and_webhooks_are_not_published(tmp_path):
     assert "secret" not in (tmp_path / "report.html").read_text()
     shown = open_run(tmp_path).settings
     assert (shown["path"], shown["rewards"]["domains"][0]["url"]) == ("/data/a@b", "http://***@10.0.0.1:8000/v1")
+
+
+def test_runs_of_several_seeds_have_names_of_their_own_and_a_group_for_each_setting(tmp_path):
+    settings = ["", "loss.name=ppo", "loss.name=" + "x" * 200, "loss.name=" + "x" * 199 + "y"]
+    named = [name_and_group(tmp_path / "recipe-seeds" / each / f"seed-{n}") for each in settings for n in range(3)]
+    assert [len(set(each)) for each in zip(*named, strict=True)] == [12, 4]
+    assert all(0 < len(text) <= 128 for pair in named for text in pair)
+    assert named[4] == ("recipe-seeds/loss.name=ppo/seed-1", "recipe-seeds/loss.name=ppo")
+    assert name_and_group(tmp_path / "sokoban-3") == ("sokoban-3", "")

@@ -185,7 +185,8 @@ def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Findi
 def _spec_of(env: str | EnvSpec | Env | Callable[[], Env]) -> EnvSpec | None:
     if isinstance(env, str):
         return spec(env)
-    found = env._rollenv_own_spec if isinstance(env, Env) else env  # `spec` of a wrapper made by hand is the inner one's
+    # `spec` of a wrapper made by hand is the inner one's
+    found = env._rollenv_own_spec if isinstance(env, Env) else env
     return found if isinstance(found, EnvSpec) else None
 
 
@@ -213,7 +214,14 @@ def _sequences(subject: Subject, seeds: int = 3, length: int = 12) -> list[tuple
 def check_types(subject: Subject) -> None:
     """``reset``, ``step`` and ``render`` (before a reset too) return what the contract says, a mark per picture."""
     env = subject.make()
-    if not isinstance(rendered := env.render(), str):
+    try:
+        rendered = env.render()
+    except Exception as error:
+        raise Broken(
+            f"render() before the first reset() raised {type(error).__name__}: {error}; rollenv shows an environment "
+            'before it is played, so return a str there too, such as ""'
+        ) from error
+    if not isinstance(rendered, str):
         raise Broken(f"render() before the first reset() returned {type(rendered).__name__}; return a str")
     for seed, actions in _sequences(subject):
         result = env.reset(seed)
@@ -483,8 +491,10 @@ def check_state_key(subject: Subject) -> None:
                     break
             key, look = env.state_key(), env.render()
             if key_of.setdefault(look, key) != key:
+                mover = "; render() of a game names the player to move" if env.players > 1 else ""
                 raise Broken(
-                    f"states of one episode that render the same have the keys {key_of[look]!r} and {key!r}:\n{look}"
+                    f"states of one episode that render the same have the keys {key_of[look]!r} and {key!r}{mover}:\n"
+                    f"{look}"
                 )
             if look_of.setdefault(key, look) != look:
                 raise Broken(f"the key {key!r} belongs to two states:\n{look_of[key]}\n{look}")

@@ -81,7 +81,7 @@ function usage(env, served, agent) {
 function howTo(card) {
   const moves = Object.values(card.moves || {}), others = (card.few || []).filter(action => !moves.includes(action));
   if (moves.length) return `Moves: ${moves.join("  ")}${others.length ? `; others: ${others.join("  ")}` : ""}`;
-  if ((card.few || []).length) return `One of: ${card.few.join("  ")}`;
+  if ((card.few || []).length) return `One of these, as the turn allows: ${card.few.join("  ")}`;
   return card.template && card.template !== "%s" ? `An answer inside ${card.template.replace("%s", "…")}` : card.action ? "Text, such as the example below" : "";
 }
 
