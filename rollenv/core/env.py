@@ -376,8 +376,8 @@ class Env(gymnasium.Env[str, str]):
         return f"<{': '.join(filter(None, [str(self), stage_of(self)]))}>"
 
 
-def _listed(info: Mapping[str, Any]) -> Sequence[str]:
-    listed = info.get("actions")
+def _listed(info: Any) -> Sequence[str]:
+    listed = info.get("actions") if isinstance(info, dict) else ()
     return listed if isinstance(listed, list | tuple) else ()
 
 

@@ -51,6 +51,17 @@ def until(terminal: int, end: str | None) -> str:
     return shown.decode(errors="replace")
 
 
+def test_the_actions_of_each_turn_are_shown(tmp_path):
+    (tmp_path / "till.py").write_text(
+        "import rollenv\n\nclass Till(rollenv.Env):\n    def _reset(self, options):\n"
+        "        return 'a till', {'actions': ['buy', 'go']}\n\n    def _step(self, action):\n"
+        "        return action, 0.0, False, False, {'actions': ['sell']}\n"
+    )
+    shown, code = play(f"{tmp_path}/till.py:Till", keys=["b\r", ":random\r", ":quit\r"])
+    assert code == 0
+    assert shown.index("Type buy, go.") < shown.index("actions: sell") < shown.rindex("sell")
+
+
 def test_keys_move_in_a_grid_and_commands_go_back_and_on():
     keys = ["\x1b[A", "\x1b[C", "\x1bOB", ":hint\r", ":undo\r", ":nope\r", ":help\r", ":restart\r", "up\r", ":quit\r"]
     shown, code = play("game:Sokoban-v0-easy", "--seed", "3", keys=keys)

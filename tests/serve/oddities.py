@@ -25,6 +25,21 @@ class Echo(rollenv.Env):
         return f"{self.turns} {self.randint(1000)} {action}", 1.0, False, self.turns >= 1_000_000, {}
 
 
+class Till(rollenv.Env):
+    """What can be done changes from turn to turn."""
+
+    def _reset(self, options):
+        self.can = ["[buy]", "[go]"]
+        return "a till", {}
+
+    def _step(self, action):
+        self.can = ["[sell]"]
+        return action, 0.0, False, False, {}
+
+    def sample_random_action(self):
+        return self.action_rng.choice(self.can)
+
+
 class Moody(rollenv.Env):
     """Does what it is told, however bad."""
 
@@ -109,6 +124,7 @@ async def in_order(members):
 
 rollenv.register("test:Echo-v0", "oddities:Echo", abilities=["spawn"])
 rollenv.register("test:Moody-v0", "oddities:Moody")
+rollenv.register("test:Till-v0", "oddities:Till", abilities=["random_action"])
 rollenv.register("test:Seen-v0", "rollenv.envs.game.frozen_lake:FrozenLake", images="only", is_slippery=False)
 rollenv.register("test:Rows-v0", "oddities:Rows", indexed=True)
 if os.environ.get("HOSTILE"):

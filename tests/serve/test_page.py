@@ -230,6 +230,14 @@ def test_choices_are_offered(page):
     page.ask("end", session=session)
 
 
+def test_the_actions_of_a_turn_are_offered_where_there_are_few(page):
+    session = name()
+    assert page.ask("open", session=session, env="test:Till-v0", seed="3")["choices"] == ["[buy]", "[go]"]
+    assert page.ask("step", session=session, action="[buy]")["choices"] == ["[sell]"]
+    assert set(page.ask("card", env="test:Till-v0")["few"]) == {"[buy]", "[go]", "[sell]"}
+    page.ask("end", session=session)
+
+
 def test_infos_of_any_kind(page):
     session = name()
     page.ask("open", session=session, env="test:Moody-v0", seed="1")

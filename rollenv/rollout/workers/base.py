@@ -240,7 +240,8 @@ class HostedEnv:
         view = self.env.render() if self.views else ""
         if self.views == "board":
             view = drawing.board(self.env.picture, view)
-            if self._offers and not (terminated or truncated) and not listed_actions(info):
+            may_list = self._offers and not (terminated or truncated) and isinstance(info, dict)
+            if may_list and not listed_actions(info):
                 info = {**info, "actions": few_actions(self.env)}
                 self._offers = bool(info["actions"])  # sampling may take long, and is not tried again in vain
         return validated(observation, reward, terminated, truncated, info, key, view)
