@@ -31,7 +31,8 @@ function range(values, clip) {
       high = sorted.findLast(v => v <= at(0.9) + spread);
     }
   }
-  if (low === high) [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
+  if (high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high)))  // means over seeds are off by a digit
+    [low, high] = low === 0 ? [0, 1] : [low - Math.abs(low) / 2, high + Math.abs(high) / 2];
   return [low, high];
 }
 
