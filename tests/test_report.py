@@ -522,7 +522,7 @@ def test_pictures_are_shown_as_the_model_saw_them(show: Open, tmp_path: Path):
     assert gone.sha256 in tab.inner_text(".pictures"), "the page says which file is missing"
 
 
-def test_curves_of_seeds_may_differ_in_the_last_digit_or_lack_an_iteration_and_are_not_smoothed(show: Open, tmp_path: Path):
+def test_curves_of_seeds_may_differ_in_the_last_digit_and_are_not_smoothed(show: Open, tmp_path: Path):
     for seed in range(2):
         run = keep(tmp_path / f"seed-{seed}")
         (run / "config.json").write_text("{}")

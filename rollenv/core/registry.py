@@ -194,7 +194,7 @@ def _spec_of_code(env_id: str) -> EnvSpec:
     """Return the spec of a class or function, with the abilities that the class has."""
     module, _, name = env_id.rpartition(":")
     entry_point = f"{Path(module).expanduser().resolve()}:{name}" if module.endswith(".py") else env_id
-    found = load_entry_point(entry_point, env_id)
+    found: Any = load_entry_point(entry_point, env_id)
     if not callable(found) or (isinstance(found, type) and not issubclass(found, Env)):
         raise UsageError(f"{env_id} is no rollenv.Env")
     if not isinstance(found, type):
