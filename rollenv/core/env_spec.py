@@ -174,9 +174,9 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
         return entry_point
     module, _, name = entry_point.rpartition(":")
     try:
-        if module not in sys.modules:
+        if module not in sys.modules or module.endswith(".py"):
             return function_at(entry_point, "its entry point")
-        return getattr(sys.modules[module], name)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
     except MissingExtra:
         raise
     except UsageError as error:

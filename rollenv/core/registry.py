@@ -199,13 +199,14 @@ def _spec_of_code(env_id: str) -> EnvSpec:
         raise UsageError(f"{env_id} is no rollenv.Env")
     if not isinstance(found, type):
         return EnvSpec(env_id, entry_point)
+    cls: type[Env] = found
 
     def has(method: str) -> bool:
-        own = inspect.getattr_static(found, method)
-        return bool(getattr(found, own.part, None)) if isinstance(own, OptionalAbility) else own is not None
+        own = inspect.getattr_static(cls, method)
+        return bool(getattr(cls, own.part, None)) if isinstance(own, OptionalAbility) else own is not None
 
     abilities = frozenset(name for name, methods in _METHODS.items() if all(map(has, methods)))
-    indexed = "index" in found.reset_options and has("num_tasks")
+    indexed = "index" in cls.reset_options and has("num_tasks")
     return EnvSpec(env_id, entry_point, abilities=abilities, indexed=indexed)
 
 
