@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import random
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,14 +33,10 @@ from rollenv.hub import loading, only_adapter, reading
 
 with extra("train", "Running a model"):
     import torch
-    import transformers
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     from rollenv.agents.engines.local import LocalEngine, generation_stops, longest_context
     from rollenv.agents.vision import load_eyes
-
-if not (sys.stderr and sys.stderr.isatty()):  # a bar for each model that is read or written would fill a log
-    transformers.utils.logging.disable_progress_bar()
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

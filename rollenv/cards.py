@@ -18,7 +18,7 @@ from typing import Any
 
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec, load_entry_point
-from rollenv.core.errors import Unsolvable
+from rollenv.core.errors import RollenvError, Unsolvable, UsageError
 from rollenv.core.needs import Need
 from rollenv.core.plugins import entry_points
 from rollenv.core.registry import ENTRY_POINT_GROUP, NAMESPACES
@@ -82,10 +82,11 @@ def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
             found.problem = "what it needs is not here"
         else:
             _play(env_spec, kwargs or {}, found)
-    except ImportError as error:
-        if isinstance(error, ValueError):  # a wrong entry point
-            raise
-        found.problem = str(error)
+    except UsageError:
+        raise
+    except Exception as error:  # the environment's own
+        said = isinstance(error, ImportError | RollenvError)
+        found.problem = str(error) if said else f"it fails with {type(error).__name__}: {error}"
     return found
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -83,7 +85,7 @@ def _convert(file: Path, folder: Path) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
     print(f"converting {file.name} to float32 in the cache, once; this takes a minute", file=sys.stderr)  # noqa: T201
-    with reading(str(file)):
+    with reading(str(file)), contextlib.redirect_stderr(io.StringIO()):  # a bar of its own, which fills logs
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
         )

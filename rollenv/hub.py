@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +100,7 @@ def reading(path: str, what: str = "a model") -> Iterator[None]:
     Raises:
         UsageError: the block raised anything but an error of rollenv, a lack of memory or an interruption.
     """
+    _quiet_transformers()
     try:
         yield
     except BaseException as error:  # torch, safetensors, jinja2 and gguf have errors of their own; tokenizers panics
@@ -109,6 +113,21 @@ def reading(path: str, what: str = "a model") -> Iterator[None]:
         if "weights_only" in why or "trust_remote_code" in why:  # do not pass on the advice to run it
             why = "it needs code of its own, which is not run"
         raise UsageError(f"cannot load {what} from {path!r}{where}: {name}: {why}") from error
+
+
+def _quiet_transformers() -> None:
+    """Keep bars out of logs, and reports on weights unless some of the model's own are missing or of another shape."""
+    if not (sys.stderr and sys.stderr.isatty()):
+        importlib.import_module("transformers").utils.logging.disable_progress_bar()
+    logging.getLogger("transformers.modeling_utils").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    text = re.sub(r"\x1b\[[\d;]*m", "", record.getMessage())
+    if "LOAD REPORT" not in text:
+        return True
+    record.msg, record.args = text, ()
+    return bool(re.search(r"^(?!score\.weight )\S+ +\| (MISSING|MISMATCH|CONVERSION)", text, re.MULTILINE))
 
 
 def _damaged(folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,6 +106,16 @@ def test_what_is_no_name_is_not_asked_for(server, path):
     with pytest.raises(UsageError, match="folder"):
         hub.loading(path)
     assert Hub.asked == 0
+
+
+def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(caplog):
+    logger = logging.getLogger("transformers.modeling_utils")
+    report = "\x1b[1mModel LOAD REPORT\x1b[0m from: x\nKey | Status\n{} | {} |\n\nNotes:\n- MISSING:\tinitialised"
+    with hub.reading("x"):
+        for row in (("visual.w ", "UNEXPECTED"), ("score.weight ", "MISSING"), ("layer.w ", "\x1b[31mMISSING\x1b[0m")):
+            logger.warning(report.format(*row))
+    assert [record.getMessage().count("layer.w") for record in caplog.records] == [1]
+    assert "\x1b" not in caplog.records[0].getMessage()
 
 
 def test_a_folder_is_not_asked_for(server, tmp_path):

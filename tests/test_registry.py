@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import rollenv
-from rollenv import MissingExtra, UnknownEnv, UsageError
+from rollenv import MissingExtra, UnknownEnv, UsageError, cards
 from rollenv.agents.base import OracleAgent
 from rollenv.cli.list import command as print_ids
 from rollenv.core import registry
-from rollenv.core.errors import BadEntryPoint
+from rollenv.core.errors import BadEntryPoint, did_you_mean
 from rollenv.core.needs import Ability
 from rollenv.core.wrappers import EpisodeTrackingWrapper
 from rollenv.envs.game.frozen_lake import FrozenLake
@@ -40,6 +40,21 @@ def scratch_registry(monkeypatch):
 def test_an_unknown_id_names_the_nearest(asked, suggested):
     with pytest.raises(UnknownEnv, match=suggested):
         rollenv.make(asked)
+
+
+def test_swapped_letters_are_the_nearest():
+    assert did_you_mean("gpro", ["hgpo", "grpo", "gspo"]) == "did you mean grpo?"
+
+
+def test_what_an_environment_raises_is_said_on_its_card(scratch_registry):
+    class Broken(rollenv.Env):
+        """Breaks."""
+
+        def _reset(self, options):
+            raise ZeroDivisionError("no start")
+
+    rollenv.register("mine:Broken-v0", Broken)
+    assert "ZeroDivisionError: no start" in cards.card(rollenv.spec("mine:Broken-v0")).problem
 
 
 def test_a_mistyped_file_names_the_nearest(tmp_path, monkeypatch):

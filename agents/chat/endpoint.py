@@ -185,6 +185,7 @@ class Endpoint:
         names: Mapping[str, str] | None = None,
     ):
         checked_url(base_url)
+        api_key = api_key and api_key.strip()  # a file or a variable may end with a blank
         if api_key and not (api_key.isascii() and api_key.isprintable()):
             raise UsageError("the API key has characters that no header can hold")
         for name, limit in (("requests_per_minute", requests_per_minute), ("tokens_per_minute", tokens_per_minute)):
@@ -253,8 +254,7 @@ class Endpoint:
         raise AgentFailed(
             f"{without_login(self.url)} gave no answer in {failures + limits} attempts over "
             f"{time.monotonic() - started:.1f} s. The last: {problem}{pause}. "
-            "Check that the server is up; if it is overloaded, lower concurrency or set "
-            "requests_per_minute"
+            "Check that the server is up; if it is overloaded, lower concurrency (-c) or requests_per_minute (--rate)"
         )
 
     def _named(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,15 +326,15 @@ class Endpoint:
             message, everything = " ".join(text[:300].split()), text
         problem = self._redact(f"{without_login(self.url)}: {status} {reason}: {message or 'no text'}{self._way()}")
         if status in (401, 403):
-            cause = "The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY"
+            cause = "The endpoint refuses the key: check the one in OPENAI_API_KEY, or given as api_key"
             if self._way():
                 cause += "; or the proxy refuses the address: add its host to no_proxy"
             return UsageError(f"{problem}. {cause}")
         if status == 404:
-            return UsageError(f"{problem}. Check the model's name, and base_url, which usually ends in /v1")
+            return UsageError(f"{problem}. Check the model's name, and the base URL, which usually ends in /v1")
         if 300 <= status < 400:
             where = headers.get("location", "nowhere")
-            return UsageError(f"{problem}. The endpoint redirects to {where}; set base_url accordingly")
+            return UsageError(f"{problem}. The endpoint redirects to {where}; change the base URL accordingly")
         if status in (200, 400, 413, 422) or status >= 500:
             limit = body.get("max_completion_tokens") or body.get("max_tokens")
             longest_answer = limit if isinstance(limit, int) else None
@@ -355,8 +355,8 @@ class Endpoint:
         return proxy and f" (through the proxy {proxy} of the environment)"
 
     def _redact(self, text: str) -> str:
-        """Remove the API key, which some servers repeat in errors."""
-        return text.replace(self._key, "***") if self._key else text
+        """Remove the API key, which some servers repeat in errors; a short one is a placeholder and may be a word."""
+        return text.replace(self._key, "***") if self._key and len(self._key) >= 8 else text
 
     def _count(self, reply: ChatReply, body: Mapping[str, Any]) -> None:
         totals = self.totals

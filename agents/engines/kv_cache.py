@@ -201,12 +201,7 @@ class BatchCache:
         mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=ids.device).masked_fill_(hidden, -torch.inf)
         with self._packed(ids.numel()):
             out = self.model(
-                **inputs,
-                attention_mask=mask,
-                position_ids=rope,
-                **self._cache_kwargs,
-                use_cache=True,
-                logits_to_keep=1,
+                **inputs, attention_mask=mask, position_ids=rope, **self._cache_kwargs, use_cache=True, logits_to_keep=1
             )
         if self._routing.routers:
             taken = self._routing.taken().view(len(ids), 1, ids.shape[1], -1)

@@ -21,12 +21,7 @@ class Scores:
     mask: torch.Tensor
 
 
-def score(
-    model: PreTrainedModel,
-    prompts: Sequence[Ids],
-    responses: Sequence[Ids],
-    temperature: float = 1.0,
-) -> Scores:
+def score(model: PreTrainedModel, prompts: Sequence[Ids], responses: Sequence[Ids], temperature: float = 1.0) -> Scores:
     """Compute log-probabilities of response tokens, with gradients, and entropies without.
 
     Rows with the same model input (prompt and all response tokens but the last) go through the model once, and logits

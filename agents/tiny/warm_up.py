@@ -165,8 +165,7 @@ def _fit(
             for optimizer, schedule in zip(optimizers, schedules, strict=True):
                 optimizer.step()
                 schedule.step()
-            if step % 10 == 9:
-                report("imitation", step + 1, warm_up.steps, {"loss": loss.item()})
+            report("imitation", step + 1, warm_up.steps, {"loss": loss.item()})
     agent.model.eval()
 
 

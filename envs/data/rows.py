@@ -82,6 +82,7 @@ KNOWN: dict[str, DataSet] = {
         DataSet("axon-rl/MATH-lvl3to5-8k", "math8k-3to5"),
         DataSet("axon-rl/ORZ-57k", "orz57k"),
         DataSet("axon-rl/DeepScaleR-40K", "deepscaler40k"),
+        DataSet("zwhe99/DeepMath-103K", "deepmath103k"),
         DataSet("axon-rl/geometry3k", "geometry3k"),
         DataSet("leonardPKU/GEOQA_R1V_Train_8K", "geoqa_r1v_train_8k"),
         DataSet("axon-rl/math-eval", "math", files=_EVAL_MATH),

@@ -31,6 +31,8 @@ def register_family() -> None:
     """Register ``math:*``."""
     for env_id, name in _SETS:
         register_rows(env_id, MATH, name, "train", question_key="problem", answer_key="answer")
+    deep: dict[str, Any] = {"question_key": "question", "answer_key": "final_answer"}
+    register_rows("math:DeepMath103K", MATH, "zwhe99/DeepMath-103K", "train", **deep)
     keys: dict[str, Any] = {"image_key": "images", "question_key": "problem", "answer_key": "answer"}
     register_rows("math:Geometry3K", VISUAL, "axon-rl/geometry3k", "train", **keys)
     keys |= {"image_key": "image", "answer_key": "solution"}

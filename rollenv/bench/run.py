@@ -88,6 +88,7 @@ def run(
     seconds: float = 0.0,
     watch: Callable[[Trajectory], None] | None = None,
     floors: bool = True,
+    note: Callable[[str], object] = lambda text: None,
 ) -> Benchmark:
     """Play a suite.
 
@@ -99,6 +100,7 @@ def run(
         seconds: duration of the episodes in ``played``.
         watch: called with every trajectory that ends.
         floors: whether constant agents play the tasks, too.
+        note: called with what is done after the agent's last episode.
 
     Raises:
         UsageError: nothing of the suite can be played here, ``n`` or ``k`` is below 1, or an event loop is running.
@@ -115,6 +117,8 @@ def run(
     with contextlib.nullcontext(manager) if manager is not None else RolloutManager(agent) as player:
         player.play(rest, watch)
     seconds += time.perf_counter() - started if rest or not seconds else 0.0
+    if floors:
+        note(f"playing the {sum(len(tasks) for _, tasks in parts)} tasks twice without a call, for the floor")
     rows, at = [], 0
     for part, tasks in parts:
         own = trajectories[at : at + len(tasks) * k]

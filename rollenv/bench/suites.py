@@ -38,12 +38,11 @@ _SUITES = {
     "database": SuiteSpec("An SQLite database.", ("tools:SQL",)),
     "sheet": SuiteSpec("A spreadsheet.", ("tools:Sheet",)),
     "search": SuiteSpec("Questions over a generated corpus.", ("tools:Search",)),
-    "terminal": SuiteSpec("A shell: generated tasks.", ("shell:",)),
 }
 
 
 def _suite_specs() -> dict[str, SuiteSpec]:
-    """Return rollenv's suites and those of other packages, which may replace one of rollenv's by a larger one."""
+    """Return rollenv's suites and those of other packages."""
     return _SUITES | load_all("rollenv.suites", _SUITES)
 
 

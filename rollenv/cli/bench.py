@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from rollenv.cli.common import (
     key_values,
     make_agent,
     percent,
+    progress_console,
     with_agent_options,
 )
 from rollenv.cli.eval import print_failures
@@ -85,7 +87,7 @@ def command(
     folder = _folder(out, chosen, options, about, resume, accept)
     player = make_agent(agent, options, native=form == "native", answer_tokens=512)
     with playing(chosen.name, k * tasks, player, options, workers, out, folder) as opened:
-        result = run(chosen, player, n=n, k=k, seed=seed, **opened)
+        result = run(chosen, player, n=n, k=k, seed=seed, note=progress_console.print, **opened)
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
     numbers = {name: value for name, value in numbers.items() if name not in FINGERPRINTS}
     numbers |= {name: value for name, value in totals(player).items() if name in ("requests", "retries", "problems")}
@@ -139,10 +141,8 @@ def _save(out: Path, numbers: Mapping[str, Any], result: Benchmark) -> None:
     from rollenv.rollout.records.storage import write
 
     (out / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-    try:
+    with contextlib.suppress(MissingExtra):  # episodes.jsonl has them too
         write(out / "episodes.parquet", result.trajectories)
-    except MissingExtra as error:
-        error_console.print(f"no episodes.parquet: {error}", markup=False, soft_wrap=True)
     write_report([out], out / "report.html")
 
 

@@ -113,7 +113,7 @@ def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
     if problem:
         raise RollenvError(f"{named} gave no answer ({problem}). Check --base-url, and that the server is up")
     if status in (401, 403):
-        raise UsageError(f"{named} refuses the key (status {status}): set {_KEY}, or name --api-key-env")
+        raise UsageError(f"{named} refuses the key (status {status}): check {_KEY}, or name --api-key-env")
     if status != 200 or len(names) != 1:
         some = ", ".join(" ".join(name.split()) for name in names[:5])
         has = f"has {len(names)} models ({some})" if names else "does not list its models"

@@ -143,13 +143,10 @@ def _writer(file: Path) -> Any:
 
 async def _follow(agent: Any, run: Path) -> None:
     """Load every new checkpoint of a run into the agent's engine; calls in progress continue with it."""
-    import transformers
-
     from rollenv.agents.local import LocalAgent
     from rollenv.trainers.batches import as_saved
     from rollenv.trainers.checkpoint import CheckpointError, checkpoints, load
 
-    transformers.utils.logging.disable_progress_bar()
     seen = None
     while True:
         newest = next(reversed(checkpoints(run / "checkpoints")), None)

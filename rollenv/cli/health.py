@@ -14,6 +14,7 @@ from rich.table import Table
 from rollenv.cli.common import console
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.proxies import without_proxy
+from rollenv.remote.address import ADVICE
 from rollenv.report.summary import duration
 
 #: Age in seconds after which a record is marked as old.
@@ -27,6 +28,8 @@ def command(
 ) -> None:
     """Show how the environments and workers of a rollout are doing. The exit code is 1 if an environment is failing."""
     health = _fetch(where) if where.startswith(("http://", "https://")) else _read(Path(where))
+    if not isinstance(health, dict) or not {"time", "envs", "workers"} <= health.keys():
+        raise UsageError(f"{where} holds no health: name the folder of a run, or the URL of a rollenv server")
     if json:
         console.print_json(json_module.dumps(health))
     else:
@@ -51,12 +54,12 @@ def _fetch(url: str) -> dict[str, Any]:
 
     address = url.rstrip("/") + "/health"
     try:
-        token = os.environ.get("ROLLENV_TOKEN", "")
+        token = os.environ.get("ROLLENV_TOKEN", "").strip()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         with httpx.Client(timeout=10.0, headers=headers, mounts=without_proxy(address)) as client:
             answer = client.get(address)
         if answer.status_code in (401, 403):
-            raise UsageError(f"{address}: {_said(answer.text)}. Set ROLLENV_TOKEN to a token of this server")
+            raise UsageError(f"{address}: {_said(answer.text)}. {ADVICE}")
         answer.raise_for_status()
         health: dict[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError) as error:

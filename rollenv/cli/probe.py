@@ -135,15 +135,12 @@ def _player(env: str, given: list[str], agent: str, options: AgentOptions, displ
     if kind != "local":
         return load_config(env, ["model=MODEL", *given]), make_agent(agent, options)
     options.check(agent)
-    from transformers.utils import logging
-
     from rollenv.agents.engines.cpu_threads import CpuThreads
     from rollenv.agents.prompts.session import AGENT_FILE
     from rollenv.core.wrappers.factory import with_tokenizer
     from rollenv.gguf import newest_checkpoint
     from rollenv.trainers.models import initial_agent
 
-    logging.disable_progress_bar()
     path = path if path == "tiny" else str(newest_checkpoint(Path(os.path.expanduser(path))))
     config = load_config(env, [f"model={json_module.dumps(path)}", *given])
     if Path(path, AGENT_FILE).exists():  # it plays as it was trained

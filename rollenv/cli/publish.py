@@ -48,19 +48,8 @@ def _build(folder: Path, into: Path) -> Path:
     """Build the wheel of a package's folder."""
     if not (folder / "pyproject.toml").is_file():
         raise UsageError(f"{folder} is no package: it has no pyproject.toml; `rollenv new NAME` writes one")
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        str(into),
-        str(folder.resolve()),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    options = ["--quiet", "--no-deps", "--wheel-dir", str(into), str(folder.resolve())]
+    done = subprocess.run([sys.executable, "-P", "-m", "pip", "wheel", *options], capture_output=True, text=True)
     wheels = sorted(into.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         raise UsageError(f"{folder} cannot be built: {(done.stderr.strip().splitlines() or ['no wheel'])[-1]}")

@@ -29,6 +29,7 @@ from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.core.trust import TRUST_HELP, named
+from rollenv.report.summary import duration
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
@@ -123,6 +124,8 @@ def command(
     if dry_run:
         from rollenv.cli import dry_run as dry
 
+        if config.run_dir and not resume and Path(config.run_dir).exists():
+            raise UsageError(f"{config.run_dir} exists, so the run would not start: choose another run_dir=PATH")
         dry.dry_run(config)
         return
     _need_everything(config)
@@ -235,7 +238,7 @@ _SILENCE = 30.0
 
 
 class Display:
-    """A live line on a terminal; elsewhere a line for every evaluation and finished stage, and every 30 s."""
+    """A live line on a terminal; elsewhere a line for every evaluation, begun and finished stage, and every 30 s."""
 
     def __init__(self, evaluated: Sequence[float] = ()) -> None:
         self.live = error_console.is_terminal
@@ -253,6 +256,8 @@ class Display:
             disable=not self.live or progress_console.quiet,
         )
         self.tasks: dict[str, int] = {}
+        self.begun: dict[str, tuple[float, int]] = {}
+        """When and where each stage was seen first."""
         self.known: dict[str, float] = {}
         self.evaluated = [*evaluated]
         """Success of the evaluations; the first is before RL."""
@@ -274,8 +279,11 @@ class Display:
             now = time.monotonic()
             if progress_console.quiet:
                 return
-            if done == total or "eval/success" in numbers or now - self.last_line >= _SILENCE:
+            began, first = self.begun.setdefault(stage, (now, done))
+            if began == now or done == total or "eval/success" in numbers or now - self.last_line >= _SILENCE:
                 self.last_line = now
+                if first < done < total and now - began >= _SILENCE:
+                    text += f" about {duration((now - began) / (done - first) * (total - done))} left"
                 error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True, markup=False)
             return
         if stage not in self.tasks:

@@ -32,7 +32,6 @@ def train_from(url: str, settings: Sequence[str], batch: int, accept: bool = Fal
         accept: continue although the model changed.
     """
     import httpx
-    import transformers
 
     from rollenv.agents.gateway.session import GatewaySample
     from rollenv.agents.local import LocalAgent
@@ -49,7 +48,6 @@ def train_from(url: str, settings: Sequence[str], batch: int, accept: bool = Fal
     key = os.environ.get("ROLLENV_GATEWAY_KEY", "")
     if not key:
         raise UsageError("--from needs ROLLENV_GATEWAY_KEY, the administrator's key that `rollenv gateway` prints")
-    transformers.utils.logging.disable_progress_bar()
     drawn = {"temperature": named["temperature"]} if "temperature" in named else {}
     agent = LocalAgent.load(str(named["model"]), plays=False, **drawn)
     others.append(f"model.path={named['model']}")
@@ -94,7 +92,7 @@ def _asked(client: Any, method: str, path: str) -> Any:
             f"no gateway answers at {client.base_url}: {error}; name the address of its administrator"
         ) from error
     if answer.status_code == 401:
-        raise UsageError("the gateway refuses the key: set ROLLENV_GATEWAY_KEY as for `rollenv gateway`")
+        raise UsageError("the gateway refuses the key: ROLLENV_GATEWAY_KEY has to be the one that it prints")
     if answer.status_code != 200:
         hint = ": --from is its administrator's address, not the agents'" if answer.status_code == 404 else ""
         raise RollenvError(f"the gateway answered {answer.status_code} {answer.text[:300]}{hint}")

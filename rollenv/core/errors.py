@@ -81,5 +81,6 @@ def did_you_mean(
         cutoff: minimum similarity of a suggestion, 0 to 1.
         form: formats a name, such as ``repr``.
     """
-    near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
-    return f"did you mean {' or '.join(map(form, near))}?" if near else otherwise
+    near = difflib.get_close_matches(name, names := list(known), n=len(names) or 1, cutoff=cutoff)
+    near.sort(key=lambda each: sorted(each) != sorted(name))  # swapped letters are the commonest slip
+    return f"did you mean {' or '.join(map(form, near[:most]))}?" if near else otherwise

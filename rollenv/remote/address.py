@@ -17,6 +17,9 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")
 
 PORT = 8800
 
+#: What to do when a server refuses the token.
+ADVICE = "ROLLENV_TOKEN has to hold a token of this server"
+
 
 @dataclass(frozen=True)
 class Address:
@@ -30,7 +33,7 @@ class Address:
 
     @property
     def token(self) -> str:
-        return os.environ.get("ROLLENV_TOKEN", "")
+        return os.environ.get("ROLLENV_TOKEN", "").strip()
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

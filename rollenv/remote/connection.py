@@ -16,7 +16,7 @@ from typing import Any
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
 from rollenv.remote import protocol
-from rollenv.remote.address import Address
+from rollenv.remote.address import ADVICE, Address
 from rollenv.remote.protocol import NotAllowed, ServerError, ServerFull, ServerLost
 
 with extra("serve", "A served environment"):
@@ -269,7 +269,10 @@ class Connection:
         except (OSError, EOFError, WebSocketException) as error:
             self.close()
             self._lost_at = time.monotonic()
-            raise error if isinstance(error, ServerLost) else ServerLost(f"{self.address}: {error or 'lost'}") from None
+            if isinstance(error, ServerLost):
+                raise
+            why = getattr(error, "strerror", None) or error or "the connection was lost"
+            raise ServerLost(f"{self.address}: {why}. Check that `rollenv serve` runs there") from None
         except RollenvError:
             raise
         except BaseException:
@@ -324,7 +327,7 @@ def refused(server: str, status: int, body: bytes, headers: Headers) -> RollenvE
     """Build the error for a refused handshake."""
     text = body.decode("utf-8", "replace").strip()[:500]
     if status in (401, 403):
-        return NotAllowed(f"{server}: {text or 'not allowed'}. Set ROLLENV_TOKEN to a token of this server")
+        return NotAllowed(f"{server}: {text or 'not allowed'}. {ADVICE}")
     if status in (429, 503):
         seconds = headers.get("Retry-After", "1")
         return ServerFull(f"{server}: {text or 'no room'}", retry_after=float(seconds) if seconds.isdigit() else 1.0)

@@ -157,11 +157,7 @@ CURVES: tuple[Chart, ...] = (
         "experts get as many tokens.",
         (("router/balance", "balance"), ("router/largest_load", "largest load")),
     ),
-    (
-        "Drift",
-        "Turns whose tokens are not trained on as they were drawn. Must be 0.",
-        (("drift", "turns"),),
-    ),
+    ("Drift", "Turns whose tokens are not trained on as they were drawn. Must be 0.", (("drift", "turns"),)),
     (
         "Corrected tokens",
         "The share of tokens whose importance weight was cut, and of those that were left out.",

@@ -116,6 +116,9 @@ class ServerMetrics(Collector):
 #: Seconds for which results of checks are reused, and timeout of one check.
 _FRESH, _SECONDS = 30.0, 20.0
 
+#: Checks at the same time. The first of a family imports it in a worker.
+_LANES = 3
+
 #: The owner of the sessions and sandboxes of checks.
 OWNER = "(readiness check)"
 
@@ -177,7 +180,12 @@ class ReadinessChecks:
         return calls | ({"sandbox": self._runs} if self._sandboxes.limits.sandboxes else {})
 
     async def _round(self) -> None:
-        for name, call in self._calls().items():
+        lanes = min(_LANES, self._sessions.limiter.quota(OWNER).sessions or _LANES)
+        calls = [*self._calls().items()]
+        await asyncio.gather(*(self._check(calls[lane::lanes]) for lane in range(lanes)))
+
+    async def _check(self, calls: list[tuple[str, Callable[[], Awaitable[str]]]]) -> None:
+        for name, call in calls:
             began = time.monotonic()
             try:
                 async with asyncio.timeout(_SECONDS):

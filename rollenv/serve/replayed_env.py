@@ -88,7 +88,7 @@ class ReplayedEnv:
         pooled = self.pooled
         if pooled is None:
             raise SessionGone("the session was closed")
-        call = CallInFlight(self, pooled, "reset" if method == "about" else method, done)
+        call = CallInFlight(self, pooled, method, done)
         self._context.queue.time_limits.start(call, self._seconds_of(method))
         if method in ("step", "about", "card"):
             pooled.send(method, args, call.answered)
@@ -115,8 +115,8 @@ class ReplayedEnv:
 
     def hung(self, method: str) -> EnvFailure:
         """Build the failure of a call whose deadline passed."""
-        seconds = self._seconds_of(method)
-        return EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {seconds:g} s")
+        seconds, what = self._seconds_of(method), "opening" if method == "about" else method
+        return EnvFailure("hung", f"{self.task.env_id}: {what} did not return within {seconds:g} s")
 
     def record_time(self, method: str, pooled: PooledEnv, seconds: float) -> None:
         """Record the time of a successful call."""

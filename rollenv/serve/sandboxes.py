@@ -311,9 +311,9 @@ class SandboxManager:
         if self.draining:
             problem = "the server is about to stop"
         elif len(self.by_name) + len(self._opening) >= limits.sandboxes:
-            problem = f"all {limits.sandboxes} sandboxes are taken (see --sandboxes)"
+            problem = f"all {limits.sandboxes} sandboxes of the server are taken (--sandboxes)"
         elif 0 < self.limiter.quota(owner).sessions <= mine:
-            problem = f"all {mine} sandboxes of this client are taken (see --per-client)"
+            problem = f"all {mine} sandboxes of this client are taken (the server's --per-client)"
         if problem:
             self.counters.refused += 1
             raise ServerFull(problem, retry_after=5.0, draining=self.draining)

@@ -121,13 +121,14 @@ class SessionManager(SessionContext):
             raise
         if len(self.by_name) >= self.limits.sessions:
             self.counters.refused += 1
-            raise ServerFull(f"all {self.limits.sessions} sessions are taken (see --sessions)", retry_after=1.0)
+            raise ServerFull(
+                f"all {self.limits.sessions} sessions of the server are taken (--sessions)", retry_after=1.0
+            )
         most = self.limiter.quota(owner).sessions
         if most and sum(session.owner == owner for session in self.by_name.values()) >= most:
             self.counters.refused += 1
             raise ServerFull(
-                f"all {most} sessions of this client are taken (see --per-client)",
-                retry_after=1.0,
+                f"all {most} sessions of this client are taken (the server's --per-client)", retry_after=1.0
             )
         record = self.records[owner, env_id]
         record.add()

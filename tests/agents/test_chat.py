@@ -209,9 +209,16 @@ def test_what_no_repetition_can_help_is_said_at_once_in_one_line(status, data, e
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_may_end_with_a_blank_and_a_short_one_is_no_secret():
+    with ChatServer(answer(said("the task is unknown"), "400 No")) as server:
+        with pytest.raises(AgentFailed, match="the task is unknown"):
+            one(server, api_key="k \n")
+        assert server.headers[0]["authorization"] == "Bearer k"
+
+
 def test_a_redirection_is_not_followed_with_the_key():
     redirect = answer(None, "307 Temporary Redirect", Location="http://127.0.0.1:1/v1")
-    message = r"redirects to http://127\.0\.0\.1:1/v1; set base_url"
+    message = r"redirects to http://127\.0\.0\.1:1/v1; change the base URL"
     with ChatServer(redirect) as server, pytest.raises(UsageError, match=message):
         one(server, api_key="sk-secret")
 

@@ -122,6 +122,8 @@ def test_health_shows_a_run(rollenv_command, tmp_path):
     assert "7 times OSError: gone" in failing.stdout
     (out / "health.json").write_text("{")
     assert "damaged" in rollenv_command("health", str(out)).stderr
+    (out / "health.json").write_text("[]")
+    assert rollenv_command("health", str(out)).returncode == 2
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ def test_the_prompt_is_the_template_filled_by_a_task_that_follows_the_seed(rolle
     ("override", "code", "says"),
     [
         ("env.id=game:Nothing-v0", 2, "no environment is registered"),
+        ("run_dir=/etc", 2, "/etc exists"),
         ("env.kwargs.max_turn=3", 2, "did you mean 'max_turns'"),
         ("eval.kwargs.splitt=test", 2, "did you mean 'split'"),
         ("model.path=nowhere", 2, "there is no folder 'nowhere'"),

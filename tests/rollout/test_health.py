@@ -64,6 +64,15 @@ def test_a_lost_worker_is_nobodys_streak():
     assert health.snapshot()["envs"][0]["counts"] == {"lost": 50}
 
 
+def test_all_sessions_of_a_worker_that_dies_are_one_event():
+    health = Health()
+    for _ in range(18):
+        health.failed("e", "process-0", "lost", "it ended")
+    health.failed("e", "process-1", "lost", "it ended")
+    assert [worker for _, _, worker, _, _ in health.events] == ["process-0", "process-1"]
+    assert health.env("e").counts["lost"] == 19
+
+
 def test_an_environment_is_unhealthy_when_nothing_but_failure_comes():
     health = Health(unhealthy_after=3)
     for _ in range(2):

@@ -211,6 +211,9 @@ def test_a_module_in_the_current_folder_does_not_replace_a_standard_one(tmp_path
     (tmp_path / "signal.py").write_text("raise RuntimeError('this is not the standard library')")
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("played None\n", "")
+    (tmp_path / "signal.py").unlink()  # a script from standard input imports from the current folder
+    done = subprocess.run([sys.executable], input=program, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("played None\n", "")
 
 
 def _state(pid):

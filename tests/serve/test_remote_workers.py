@@ -106,9 +106,13 @@ def test_a_rolling_restart_replays_nothing(serve):
     assert servers[0].process.wait(30) == 0
 
 
-def test_a_server_that_refuses_the_token_is_named(guarded):
-    with pytest.raises(NotAllowed, match="token"):
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_a_server_that_refuses_the_token_is_named_once(guarded, token, monkeypatch, caplog):
+    monkeypatch.setenv("ROLLENV_TOKEN", token)
+    with pytest.raises(NotAllowed, match="ROLLENV_TOKEN") as caught:
         collect(RemoteWorkers(guarded[0].address), TASKS)
+    assert str(caught.value).count(str(guarded[0].port)) == 1
+    assert not caplog.records
 
 
 def test_a_client_that_is_told_to_slow_down_slows_down(serve):

@@ -4,7 +4,7 @@ import pytest
 
 from rollenv.core.errors import UsageError
 from rollenv.trainers.config import load_config
-from rollenv.trainers.config.presets import PRESETS
+from rollenv.trainers.config.presets import PRESETS, preset
 
 NEEDS = {"opd": ["distill.path=teacher"]}
 
@@ -43,3 +43,7 @@ def test_own_settings_come_on_top_of_a_preset(tmp_path):
 def test_an_unknown_preset_lists_the_known_ones(name):
     with pytest.raises(UsageError, match="dapo"):
         load_config("sokoban", [f"algorithm={name}"])
+
+
+def test_the_papers_spelling_is_another_name():
+    assert preset("reinforce++") == preset("reinforce_pp")

@@ -53,7 +53,11 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
     for iteration in range(1, 8):
         clock[0] += 10
         display.watch("training", iteration, 100, {"tokens_per_s": 127.5 * 10 ** (iteration // 6), "reward": 0.25})
-    assert told == ["training 3/100 reward 0.25 128 tokens/s", "training 6/100 reward 0.25 1275 tokens/s"]
+    assert told == [
+        "training 1/100 reward 0.25 128 tokens/s",
+        "training 4/100 reward 0.25 128 tokens/s about 16 min left",
+        "training 7/100 reward 0.25 1275 tokens/s about 16 min left",
+    ]
 
 
 def test_progress_shows_a_gain_once_there_is_a_second_evaluation(monkeypatch):

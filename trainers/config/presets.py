@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, did_you_mean
 
 
 class Preset(NamedTuple):
@@ -42,11 +42,7 @@ PRESETS: dict[str, Preset] = {
     "dapo": Preset(
         f"{_GROUP}, groups of equal rewards played again; -min(p A, clip(p, 0.8, 1.28) A), mean of tokens",
         "arXiv 2503.14476",
-        {
-            "algorithm": _GRPO,
-            "loss": _CLIP | {"clip_high": 0.28, "aggregate": "token"},
-            "rollout": {"refill": 256},
-        },
+        {"algorithm": _GRPO, "loss": _CLIP | {"clip_high": 0.28, "aggregate": "token"}, "rollout": {"refill": 256}},
     ),
     "gspo": Preset(
         f"{_GROUP}; -min(s A, clip(s, 1 - 3e-4, 1 + 4e-4) A), s = exp(mean log p of the sample)",
@@ -92,7 +88,7 @@ PRESETS: dict[str, Preset] = {
         "arXiv 2512.17008",
         {"algorithm": {"name": "ppo", "credit": "turn", "turn_gamma": 0.99, "turn_lam": 0.9}, "loss": _CLIP},
     ),
-    "reinforce++": Preset(
+    "reinforce_pp": Preset(
         "A = (R - 0.01 KL) whitened over the batch; clipped as PPO",
         "arXiv 2501.03262",
         {
@@ -106,7 +102,7 @@ PRESETS: dict[str, Preset] = {
         "arXiv 2402.14740",
         {"algorithm": {"name": "rloo"}, "loss": {"name": "reinforce", "aggregate": "sequence"}},
     ),
-    "raft++": Preset(
+    "raft_pp": Preset(
         "A = 1 for success, else 0; clipped as PPO",
         "arXiv 2504.11343",
         {"algorithm": {"name": "reinforce"}, "rewards": {"success_only": True}, "loss": _CLIP},
@@ -180,7 +176,9 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return the sections that a method sets."""
+    """Return the sections that a method sets; reinforce++ is another spelling of reinforce_pp."""
+    name = name.replace("++", "_pp")
     if name not in PRESETS:
-        raise UsageError(f"algorithm={name!r} is not a preset: take one of {', '.join(PRESETS)}, or set algorithm.name")
+        hint = did_you_mean(name, PRESETS, f"take one of {', '.join(PRESETS)}, or set algorithm.name", form=repr)
+        raise UsageError(f"algorithm={name!r} is not a preset; {hint}")
     return deepcopy(PRESETS[name].settings)

@@ -27,11 +27,7 @@ from rollenv.trainers.config.losses import (
     PpoClip,
 )
 from rollenv.trainers.config.placement import PlacementConfig
-from rollenv.trainers.config.player import (
-    AnyPlayer,
-    HarnessConfig,
-    LocalPlayer,
-)
+from rollenv.trainers.config.player import AnyPlayer, HarnessConfig, LocalPlayer
 from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.seats import SeatsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Weight, union, unless

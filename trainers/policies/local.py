@@ -155,13 +155,7 @@ class LocalPolicy:
         adam = {"betas": betas, "weight_decay": weight_decay, "kind": optimizer, "offload": offload}
         self._begin(scorer, precision, max_grad_norm, adam)
 
-    def _begin(
-        self,
-        scorer: Scorer,
-        precision: torch.dtype,
-        max_grad_norm: float,
-        adam: Mapping[str, Any],
-    ) -> None:
+    def _begin(self, scorer: Scorer, precision: torch.dtype, max_grad_norm: float, adam: Mapping[str, Any]) -> None:
         """Set up the optimizer for the current weights."""
         self.scorer, self.model, self.packs = scorer, scorer.model, scorer.packs
         self.precision, self.max_grad_norm = precision, max_grad_norm

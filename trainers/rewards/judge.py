@@ -104,11 +104,7 @@ class Judge:
 
     def metrics(self) -> dict[str, float]:
         """Return counts since the start."""
-        return {
-            "judge/verdicts": self.verdicts,
-            "judge/unreadable": self.unreadable,
-            "judge/failures": self.failures,
-        }
+        return {"judge/verdicts": self.verdicts, "judge/unreadable": self.unreadable, "judge/failures": self.failures}
 
 
 def read_score(reply: str) -> float | None:

@@ -34,13 +34,7 @@ class SuccessAware(Iterator[Task]):
     """
 
     def __init__(
-        self,
-        items: Items,
-        *,
-        seed: int = 0,
-        explore: float = 0.1,
-        half_life: float | None = 2000.0,
-        apart: int = 32,
+        self, items: Items, *, seed: int = 0, explore: float = 0.1, half_life: float | None = 2000.0, apart: int = 32
     ):
         if not 0 <= explore <= 1 or not (half_life is None or half_life > 0) or apart < 0:
             raise UsageError(

@@ -163,6 +163,8 @@ class Health:
 
     def failed(self, env_id: str, worker: str, kind: str, text: str) -> None:
         """Record a failed operation; ``worker`` is empty if there was none yet."""
+        if self.events and self.events[-1][1:] == (env_id, worker, kind, text):
+            self.events.pop()  # every session on a worker fails with it
         self.events.append((time.time(), env_id, worker, kind, text))
         self.env(env_id).failure(kind, text)
         if worker:

@@ -25,7 +25,7 @@ def workers_of(name: str) -> tuple[str, int]:
         return kind or "processes", count
     if name.startswith(("rollenv+ws://", "rollenv+wss://")):
         return "servers", len(parse(name)[0])
-    raise UsageError(f"there are no workers {name!r}; {WORKERS_HELP}")
+    raise UsageError(f"there are no workers {name!r}. {WORKERS_HELP}")
 
 
 @contextlib.contextmanager

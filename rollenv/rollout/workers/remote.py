@@ -231,7 +231,7 @@ class WorkerServer(Slot):
                 why = "the connection was closed"
             except NotAllowed as error:
                 self.refusal = error
-                why = str(error)
+                why = str(error).removeprefix(f"{self.name}: ")
             except (OSError, WebSocketException, TimeoutError, RollenvError, ValueError) as error:
                 why = str(error) or type(error).__name__
             finally:
@@ -239,7 +239,7 @@ class WorkerServer(Slot):
             if self.up:
                 silent_since = loop.time()
                 logger.info("%s: %s", self.name, why)
-            elif not self.tried:
+            elif not self.tried and (self.refusal is None or len(self.workers.slots) > 1):  # else the caller is told
                 logger.warning("%s: %s; trying again", self.name, why)
             self.up, self.tried, self.last_error = False, True, why
             if loop.time() - silent_since >= self.workers.lost_after or not self._pending:

@@ -86,6 +86,8 @@ class WorkerTemplate:
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         path_setting = os.environ.get(_SAFE_PATH)
+        if vars(sys.modules["__main__"]).get("__file__") == "<stdin>":
+            del sys.modules["__main__"].__file__  # spawned processes would look for a file of that name
         process = multiprocessing.get_context("spawn").Process(
             target=_run, args=(theirs, os.getpid(), path_setting), name="rollenv-template", daemon=True
         )
