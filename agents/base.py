@@ -65,7 +65,8 @@ class ContextFull(RollenvError):
 
 
 class NothingToSay(ContextFull):
-    """The agent has no further action, as a replay at its end. Ends the trajectory as truncated, of a game too."""
+    """The agent has no further action, as a replay at its end. Ends the trajectory as truncated; in a game, it
+    forfeits."""
 
 
 class EnvHandle(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session, member
 from rollenv.agents.engines.base import EngineFailed, EngineLost
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, describe, error_text
 
 #: Keys of an info that speak of all players; an agent gets only what is its own.
 _OF_ALL = ("rewards", "observations", "success", "forfeit")
@@ -67,8 +67,8 @@ class Seats(Agent):
 
     @property
     def version(self) -> Any:
-        """The first agent's number of updates."""
-        return member(self.agents[0], Agent, "version")
+        """The first agent's number of updates; None if all are equal, as none may speak for the others."""
+        return None if self.equal else member(self.agents[0], Agent, "version")
 
     @version.setter
     def version(self, version: Any) -> None:
@@ -102,21 +102,29 @@ class _SeatEnv:
     """The environment for one seat: the time and the errors of its calls are not the agent's."""
 
     def __init__(self, env: EnvHandle, seconds: float):
-        self._env, self.seconds = env, seconds
+        self._env = env
         self.deadline: asyncio.Timeout | None = None
+        self.failure: BaseException | None = None
+        """What the last failed call raised."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call the environment, which may have to be replayed elsewhere first, while the deadline rests."""
-        if self.deadline:
+        clock = asyncio.get_running_loop().time
+        at = self.deadline.when() if self.deadline else None
+        left = None if at is None else at - clock()
+        if self.deadline and left is not None:
             self.deadline.reschedule(None)
         try:
             return await self._env.call(method, *args)
+        except BaseException as error:
+            self.failure = error
+            raise
         finally:
-            if self.deadline:
-                self.deadline.reschedule(asyncio.get_running_loop().time() + self.seconds)
+            if self.deadline and left is not None:
+                self.deadline.reschedule(clock() + left)
 
 
 class SeatsSession(Session):
@@ -131,24 +139,23 @@ class SeatsSession(Session):
     ):
         self.seats, self.row, self.seat, self.seed = seats, list(row), list(row).index(0), seed
         self.names = [seats.names[number] for number in row]
-        self.roles = list(roles)
+        self.group, self.roles = group, list(roles)
         self.sessions: list[Session] = []
         self.envs = [_SeatEnv(env, seats.seconds) for _ in row]
-        self.agents: list[Any] = [seats.agents[number] for number in row]
-        for seat, agent in enumerate(self.agents):
-            if hasattr(agent, "draw"):  # one of several players, the same for all members of a group
-                self.agents[seat], self.names[seat] = agent.draw(group)
-
-    @property
-    def replayable(self) -> bool:  # type: ignore[override]
+        self.replayable = True  # type: ignore[misc]
         """True if this holds for all sessions."""
-        return all(member(session, Session, "replayable") for session in self.sessions)
+        self._failure: SeatFailed | None = None
 
     def sit(self, seat: int) -> None:
         """Start the session of the next seat."""
+        agent: Any = self.seats.agents[self.row[seat]]
+        if hasattr(agent, "draw"):  # one of several players, the same for all members of a group
+            agent, self.names[seat] = agent.draw(self.group)
         # Streams differ by seat; the first agent has that of an episode which it plays alone.
         seed = self.seed + (seat - self.seat) % len(self.row) * 100_003
-        self.sessions.append(self.agents[seat].start(self.envs[seat], seed))
+        self.sessions.append(agent.start(self.envs[seat], seed))
+        own = bool(member(self.sessions[seat], Session, "replayable"))
+        self.replayable = self.replayable and own  # type: ignore[misc]
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Return the action of the player whose turn it is."""
@@ -190,18 +197,20 @@ class SeatsSession(Session):
         """
         first = self.row[seat] == 0 and not self.seats.equal
         on_purpose = isinstance(error, RollenvError) and not isinstance(error, AgentFailed | EngineFailed)
-        ends = not isinstance(error, Exception) or isinstance(error, SeatFailed | EngineLost)
+        ends = not isinstance(error, Exception) or isinstance(error, EngineLost) or error is self._failure
         if ends or (first and on_purpose):
             return error
-        what = "" if isinstance(error, RollenvError) else f"{type(error).__name__}: "
-        return self.failure(seat, f"failed: {what}{error}")
+        what = error_text(error) if isinstance(error, RollenvError) else describe(error)
+        return self.failure(seat, f"failed: {what}")
 
     def failure(self, seat: int, what: str) -> SeatFailed:
         """Return a player's failure. Many in a row end the rollout, unless all are equal, which none may end."""
-        return SeatFailed(seat, f"{self.who(seat)} {what}", "completed" if self.seats.equal else "agent_failed")
+        outcome = "completed" if self.seats.equal else "agent_failed"
+        self._failure = SeatFailed(seat, f"{self.who(seat)} {what}", outcome)
+        return self._failure
 
     def next_prompt(self, observation: str, info: dict[str, Any]) -> tuple[int, ...]:
-        if info.get("player") != self.seat:
+        if info.get("player") != self.seat or self.seats.equal:  # equal ones are not trained
             return ()
         prompt: tuple[int, ...] = member(self.sessions[self.seat], Session, "next_prompt")(observation, info)
         return prompt

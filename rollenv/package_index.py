@@ -40,6 +40,8 @@ _FIELDS = {
 }
 #: What zipfile raises: a damaged file, a password, an unknown compression.
 _NO_WHEEL = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError)
+#: The file that says what a wheel is and needs; those in folders of modules say nothing.
+_METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 #: Modules that Python imports at every start.
 _AT_START = ("sitecustomize", "usercustomize")
 #: Bytes that a file of an index may have.
@@ -85,7 +87,7 @@ def read_wheel(wheel: Path) -> tuple[IndexedPackage, set[str]]:
     try:
         with zipfile.ZipFile(wheel) as file:
             names = file.namelist()
-            about = next(name for name in names if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+            about = next(filter(_METADATA.fullmatch, names))
             metadata = Parser().parsestr(file.read(about).decode())
             points = about.replace("METADATA", "entry_points.txt")
             groups = configparser.ConfigParser()
@@ -110,7 +112,7 @@ def check_contents(wheel: Path, package: IndexedPackage) -> None:
     about, _ = read_wheel(wheel)
     with zipfile.ZipFile(wheel) as file:
         names = file.namelist()
-        folder = next(name for name in names if name.endswith(".dist-info/METADATA")).removesuffix("METADATA")
+        folder = next(filter(_METADATA.fullmatch, names)).removesuffix("METADATA")
         metadata = Parser().parsestr(file.read(f"{folder}METADATA").decode())
         points = configparser.ConfigParser(delimiters=("=",))
         points.read_string(file.read(f"{folder}entry_points.txt").decode())
@@ -119,21 +121,29 @@ def check_contents(wheel: Path, package: IndexedPackage) -> None:
     modules = {name.split("/")[0].split(".")[0] for name in names}
     taken = {"rollenv", "__pycache__"} | {one for one in modules if {*map(_folder, theirs.get(one, ()))} - own}
     scripts = [name for kind in ("console_scripts", "gui_scripts") if kind in points for name in points[kind]]
-    here = Path(sysconfig.get_path("scripts"))
+    here, *sites = (Path(sysconfig.get_path(kind)) for kind in ("scripts", "purelib", "platlib"))
     try:
-        mine = {Path(file).name for file in importlib.metadata.files(package.name) or ()}
+        files = [*(importlib.metadata.files(package.name) or ())]
     except importlib.metadata.PackageNotFoundError:
-        mine = set()
+        files = []
+    mine = {str(file) for file in files} | {file.name for file in files}
     problems = {
         "is a wheel of another package": [about.name] if _folder(about.name) not in own else [],
         "has files that Python runs at every start": [
-            name for name in names if name.endswith(".pth") or name.split("/")[0].split(".")[0] in _AT_START
+            name for name in names if name.endswith((".pth", ".start")) or name.split("/")[0].split(".")[0] in _AT_START
         ],
         "puts files elsewhere than among the modules": [
             name for name in names if ".." in name or name[:1] in "/\\" or ".data/" in name.split("/", 1)[0] + "/"
         ],
         "has modules of other packages": sorted(modules & taken),
-        "replaces commands": [name for name in scripts if (here / name).exists() and name not in mine],
+        "replaces files of others": [
+            name for name in names if any((site / name).is_file() for site in sites) and name not in mine
+        ],
+        "replaces commands": [
+            name
+            for name in scripts
+            if name != Path(name).name or (((here / name).exists() or shutil.which(name)) and name not in mine)
+        ],
         "needs what is at an address": [need for need in metadata.get_all("Requires-Dist", []) if "@" in need],
     }
     if found := [f"{what}: {', '.join(which)[:200]}" for what, which in problems.items() if which]:

@@ -20,11 +20,10 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import AGENT_FILE
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import RollenvError, Unsolvable, UsageError
+from rollenv.core.errors import RollenvError, Unsolvable, UsageError, describe
 from rollenv.core.pictures import Picture, pictures
 from rollenv.core.registry import DATA, spec
 from rollenv.gguf import newest_checkpoint
-from rollenv.rollout.workers.base import describe
 
 logger = logging.getLogger(__name__)
 

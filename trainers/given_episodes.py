@@ -234,7 +234,8 @@ def _group_of(example: GivenRow, agent: LocalAgent, number: int, compared: bool)
         if turns and compared:
             turns[-1].reward = reward
         if turns and (compared or reward):
-            group.trajectories.append(Trajectory(task, turns, "terminated", success=reward > 0))
+            margin = {"margin": example.margin} if example.margin else {}
+            group.trajectories.append(Trajectory(task, turns, "terminated", success=reward > 0, record=margin))
     return [group] if group.trajectories else []
 
 

@@ -86,6 +86,8 @@ class Pair:
     chosen: Ids
     rejected: Ids
     difference: float
+    margin: float = 0.0
+    """The wanted difference of scores, if the row says it."""
 
 
 class RewardModel:
@@ -183,22 +185,26 @@ def pairs_of(groups: Sequence[Group]) -> list[Pair]:
     for group in groups:
         returns, tokens = [t.own_reward for t in group], [whole_ids(t) for t in group]
         for better, worse in preferred(returns, tokens):
-            pairs.append(Pair(tokens[better], tokens[worse], returns[better] - returns[worse]))
+            margin = float(group.trajectories[better].record.get("margin", 0.0))
+            pairs.append(Pair(tokens[better], tokens[worse], returns[better] - returns[worse], margin))
     return pairs
 
 
-def pair_losses(chosen: Tensor, rejected: Tensor, differences: Tensor, settings: RewardModelConfig) -> Tensor:
+def pair_losses(
+    chosen: Tensor, rejected: Tensor, differences: Tensor, settings: RewardModelConfig, margins: Tensor | float = 0.0
+) -> Tensor:
     """-(1 - ε) log σ(d) - ε log σ(-d) + c (s_w + s_l)², d = s_w - s_l - margin (Bradley-Terry; Llama 2's margin).
 
     Args:
         chosen: (P,) scores of the preferred episodes.
         rejected: (P,)
         differences: (P,) of the returns, which the margin multiplies.
+        margins: (P,) of rows that say their own, in addition.
 
     Returns:
         (P,)
     """
-    apart, wrong = chosen - rejected - settings.margin * differences, settings.smoothing
+    apart, wrong = chosen - rejected - settings.margin * differences - margins, settings.smoothing
     losses = -(1 - wrong) * logsigmoid(apart) - wrong * logsigmoid(-apart)
     return losses + settings.centre * (chosen + rejected) ** 2
 
@@ -257,7 +263,7 @@ class RewardModelTrainer:
         totals: dict[str, float] = {}
         for piece in self._pieces(pairs):
             chosen, rejected = self._scores(piece)
-            losses = pair_losses(chosen, rejected, self._differences(piece), self.config)
+            losses = pair_losses(chosen, rejected, *self._wanted(piece))
             (losses.sum() / len(pairs)).backward()
             numbers = {"loss": losses, "accuracy": chosen > rejected, "margin": chosen - rejected, "score": chosen}
             for name, values in numbers.items():
@@ -282,7 +288,7 @@ class RewardModelTrainer:
             for piece in self._pieces(self.held_out):
                 chosen, rejected = self._scores(piece)
                 apart.append(chosen - rejected)
-                losses.append(pair_losses(chosen, rejected, self._differences(piece), self.config))
+                losses.append(pair_losses(chosen, rejected, *self._wanted(piece)))
         longer = sum(len(pair.chosen) > len(pair.rejected) for pair in self.pairs) / len(self.pairs)
         sign = 1 if longer >= 0.5 else -1
         by_length = [sign * (len(pair.chosen) - len(pair.rejected)) for pair in self.held_out]
@@ -297,8 +303,11 @@ class RewardModelTrainer:
         scores = self.model.scores([*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)])
         return scores[: len(pairs)], scores[len(pairs) :]
 
-    def _differences(self, pairs: Sequence[Pair]) -> Tensor:
-        return torch.tensor([pair.difference for pair in pairs], device=self.model.model.device)
+    def _wanted(self, pairs: Sequence[Pair]) -> tuple[Tensor, RewardModelConfig, Tensor]:
+        """Return the differences of returns, the settings and the margins of pairs."""
+        device = self.model.model.device
+        differences = torch.tensor([pair.difference for pair in pairs], device=device)
+        return differences, self.config, torch.tensor([pair.margin for pair in pairs], device=device)
 
     def _pieces(self, pairs: Sequence[Pair]) -> Iterator[list[Pair]]:
         """Split pairs into micro-batches by their padded size."""

@@ -94,7 +94,8 @@ def config_of(words: Sequence[str]) -> RewardModelConfig:
         if Path(word).exists() or not equals:
             given.setdefault("data", []).append(word)
         elif (key := key.removeprefix("batches.").removeprefix("optimizer.")) not in RewardModelConfig.model_fields:
-            hint = did_you_mean(key, RewardModelConfig.model_fields, form=repr)
+            known = f"there are {', '.join(RewardModelConfig.model_fields)}"
+            hint = did_you_mean(key, RewardModelConfig.model_fields, known, form=repr)
             raise UsageError(f"there is no key {key!r}; {hint}".removesuffix("; "))
         else:
             given[key] = value_of(text)

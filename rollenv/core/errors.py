@@ -84,3 +84,17 @@ def did_you_mean(
     near = difflib.get_close_matches(name, names := list(known), n=len(names) or 1, cutoff=cutoff)
     near.sort(key=lambda each: sorted(each) != sorted(name))  # swapped letters are the commonest slip
     return f"did you mean {' or '.join(map(form, near[:most]))}?" if near else otherwise
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of an exception, whose ``__str__`` may raise or return anything."""
+    try:
+        return "".join((str(error),))[:2000].encode("utf-8", "replace").decode()
+    except BaseException:
+        return ""
+
+
+def describe(error: BaseException) -> str:
+    """Describe an exception by its class and text."""
+    name = type.__getattribute__(type(error), "__name__")
+    return f"{name}: {text}" if (text := error_text(error)) else str(name)

@@ -12,9 +12,9 @@ from typing import Any
 
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import Broken
+from rollenv.core.errors import Broken, describe
 from rollenv.rollout.types import Task, Trajectory
-from rollenv.rollout.workers.base import describe, make_env
+from rollenv.rollout.workers.base import make_env
 
 #: An episode as it can be compared: observations from the reset on, and the reward of each step.
 Trace = tuple[list[str], list[float]]

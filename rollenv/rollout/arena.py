@@ -40,7 +40,7 @@ class RoundRobin(Seats):
     """
 
     def __init__(self, agents: Mapping[str, Agent], seconds: float = 600.0):
-        super().__init__([*agents.values()], [*agents])
+        super().__init__([*agents.values()], [*agents], equal=True)
         self.pairs = pairs_of(len(agents))
         """The numbers of the agents in seats 0 and 1."""
         self._tables = [

@@ -15,7 +15,7 @@ from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.agents.prompts.session import shown
 from rollenv.agents.seats import SeatFailed, Seats, SeatsSession
 from rollenv.core.env import Env
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, describe, error_text
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
 from rollenv.rollout.group_runner import Cancellable
@@ -24,7 +24,7 @@ from rollenv.rollout.seats import forfeit, most_tokens, take_seat, who_filled
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
 from rollenv.rollout.watchdog import Deadline, DeadlinePassed, StrayError, Watchdog
-from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers, describe, error_text
+from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -321,8 +321,6 @@ class Episode:
             if oldest is not None and newest is not None:
                 _check_version(answer, oldest, newest)
             return answer
-        except NothingToSay:
-            return None
         except BaseException as error:
             if isinstance(session, SeatsSession):
                 raise self._blame(session, result, error) from error
@@ -337,11 +335,13 @@ class Episode:
     def _blame(self, table: SeatsSession, result: EnvResult, error: BaseException) -> BaseException:
         """Return the error of an answer in a game, with the player who caused it."""
         player = result.info["player"]
-        if isinstance(error, ContextFull):
+        if isinstance(error, ContextFull) and not isinstance(error, NothingToSay):
             filled = who_filled(self.trajectory.turns, player, result.observation)
             who = f"{table.who(player)} is full, mostly by {table.who(filled)}"
             return SeatFailed(filled, f"the context of {who}: {error}", "completed")
-        if isinstance(error, _Lost) or (isinstance(error, EnvFailure) and not _caused_by_call(error)):
+        nobodys = isinstance(error, _Lost) or (isinstance(error, EnvFailure) and not _caused_by_call(error))
+        same = table.envs[player].failure is error
+        if nobodys and same:
             return error
         return table.blame(player, self._classify_agent_error("act()", error))
 
@@ -385,7 +385,13 @@ class Episode:
         return error
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the environment for the agent."""
+        """Call a method of the environment for the agent.
+
+        Raises:
+            AgentFailed: the method is not for agents: it would play for others, or begin or end the episode.
+        """
+        if method in ("reset", "step", "close", "spawn") or method.startswith("_"):
+            raise AgentFailed(f"an agent may not call {method}() of its environment: it acts by what act() returns")
         before = self.phase
         answer = await self._call_env("call", method, *args)
         self.enter(before)

@@ -6,12 +6,11 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, describe
 from rollenv.core.plugins import function_at
 from rollenv.rollout import validation
 from rollenv.rollout.records.health import RewardUnhealthy
 from rollenv.rollout.types import Group, Trajectory
-from rollenv.rollout.workers.base import describe
 
 Rewards = Sequence[float]
 GroupFunction = Callable[[list[Trajectory]], Rewards | Awaitable[Rewards]]

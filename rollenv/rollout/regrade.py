@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rollenv.agents.base import Action, Agent, EnvHandle, NothingToSay, Session
-from rollenv.core.errors import RollenvError
+from rollenv.core.errors import RollenvError, describe
 from rollenv.core.trust import named_by_task
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.stored import StoredEpisode
 from rollenv.rollout.types import Trajectory
-from rollenv.rollout.workers.base import Workers, describe
+from rollenv.rollout.workers.base import Workers
 
 #: Episodes that are replayed together.
 _CHUNK = 512

@@ -7,8 +7,8 @@ import contextlib
 import math
 from collections.abc import Callable
 
+from rollenv.core.errors import describe
 from rollenv.rollout.group_runner import GRACE
-from rollenv.rollout.workers.base import describe
 
 #: Delay of the event loop, in seconds, above which it counts as blocked.
 _LATE = 0.5

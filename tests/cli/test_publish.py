@@ -6,8 +6,10 @@ import functools
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 import threading
 import zipfile
 from pathlib import Path
@@ -225,3 +227,37 @@ def test_a_wheel_with_more_than_its_own_modules_is_not_installed(tmp_path, name)
         check_contents(path, read_wheel(path)[0])
     own = wheel(Path(tmp_path), version="1.1")
     check_contents(own, read_wheel(own)[0])
+
+
+def test_a_wheels_metadata_are_those_that_pip_reads(tmp_path):
+    path = wheel(tmp_path)
+    with zipfile.ZipFile(path) as file:
+        parts = {name: file.read(name) for name in file.namelist()}
+    about = next(name for name in parts if name.endswith(".dist-info/METADATA"))
+    decoys = {f"coin_data/{name}": data for name, data in parts.items() if ".dist-info/" in name}
+    parts[about] = parts[about].rstrip() + b"\nRequires-Dist: other @ http://127.0.0.1:1/other.whl\n"
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in (decoys | parts).items():
+            file.writestr(name, data)
+    with pytest.raises(UsageError, match="127"):
+        check_contents(path, read_wheel(path)[0])
+
+
+@pytest.mark.parametrize("command", ["sh", "../outside"])
+def test_a_wheel_takes_the_place_of_no_command(tmp_path, command):
+    points = f"[rollenv.envs]\ncoin_env = coin_env:register_envs\n[console_scripts]\n{command} = coin_env:main\n"
+    path = wheel(tmp_path, points=points)
+    with pytest.raises(UsageError, match=re.escape(command)):
+        check_contents(path, read_wheel(path)[0])
+
+
+def test_a_wheel_writes_over_no_file_of_others(tmp_path, monkeypatch):
+    (tmp_path / "some.libs").mkdir()
+    (tmp_path / "some.libs" / "libc.so").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda kind: str(tmp_path))
+    path = wheel(tmp_path)
+    check_contents(path, read_wheel(path)[0])
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("some.libs/libc.so", "")
+    with pytest.raises(UsageError, match=r"libc\.so"):
+        check_contents(path, read_wheel(path)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import card_game
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 from test_seats import Broken
 
 from rollenv import UsageError
-from rollenv.agents.base import ConstantAgent, OracleAgent, RandomAgent
+from rollenv.agents.base import Action, Agent, ConstantAgent, NothingToSay, OracleAgent, RandomAgent, Session
+from rollenv.agents.seats import SeatFailed
 from rollenv.rollout.arena import RoundRobin, pairs_of, ratings, results
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
+from rollenv.rollout.workers.base import EnvFailure
 
 FORFEIT = "seats:Forfeit-v0"
 
@@ -171,3 +174,101 @@ def test_a_forfeit_is_lost_whatever_was_gained_before():
 def test_only_games_of_two_are_played():
     with pytest.raises(UsageError, match="eval"):
         play({"a": RandomAgent(), "b": RandomAgent()}, env_id="game:GuessTheNumber-v0-easy")
+
+
+class Foul(Agent):
+    """Blames somebody else, breaks off, or plays for the other."""
+
+    def __init__(self, how):
+        self.how = how
+        if how == "draw":
+            self.draw = None
+
+    @property
+    def version(self):
+        if self.how == "version":
+            raise RuntimeError("not today")
+
+    def start(self, env, seed):
+        how = self.how
+
+        class Unspeakable(Exception):
+            def __str__(self):
+                raise RuntimeError("no text")
+
+        class Foul(Session):
+            @property
+            def replayable(self):
+                if how == "replayable":
+                    raise RuntimeError("not today")
+                return True
+
+            async def act(self, observation, info):
+                other = 1 - info["player"]
+                errors = {
+                    "nothing": NothingToSay("it is lost anyway"),
+                    "seat": SeatFailed(other, "it was the other"),
+                    "no seat": SeatFailed(99, "it was nobody"),
+                    "environment": EnvFailure("lost", "it was the machine"),
+                    "text": Unspeakable(),
+                }
+                if how in errors:
+                    raise errors[how]
+                if how in ("reset", "step", "close"):
+                    await env.call(how, *["pass"] * (how == "step"))
+                return Action("pass")
+
+        return Foul()
+
+
+@pytest.mark.parametrize(
+    "how", ["nothing", "seat", "no seat", "environment", "text", "replayable", "draw", "reset", "step", "close"]
+)
+@pytest.mark.parametrize("first", [False, True])
+def test_who_plays_foul_has_lost(how, first):
+    agents = {"foul": Foul(how), "fair": ConstantAgent("pass")}
+    found, games = play(agents if first else dict(reversed(agents.items())), deals=2)
+    assert all(game.complete for game in games)
+    fair, foul = found.standings
+    assert (foul.name, foul.losses, foul.forfeits, foul.failed) == ("foul", 4, 4, 0)
+    assert (fair.wins, fair.forfeits) == (4, 0)
+
+
+def test_no_agent_speaks_for_the_weights_of_all():
+    found, _ = play({"foul": Foul("version"), "a": ConstantAgent("bet"), "b": ConstantAgent("pass")}, deals=2)
+    assert [standing.forfeits for standing in found.standings] == [0, 0, 0]
+
+
+class Endless(card_game.Cards):
+    """Ends by its number of moves, before a turn of seat 0."""
+
+    def _step(self, action):
+        return "", 0.0, False, True, {"player": 0, "rewards": [0.0, 0.0]}
+
+
+def test_what_trains_a_player_is_not_asked_in_an_arena():
+    class Mute(ConstantAgent):
+        def start(self, env, seed):
+            session = super().start(env, seed)
+            session.next_prompt = None
+            return session
+
+    with card_game.registered(Endless=Endless):
+        found, _ = play({"mute": Mute("bet"), "b": ConstantAgent("pass")}, env_id="seats:Endless-v0")
+    assert [(s.draws, s.failed) for s in found.standings] == [(12, 0), (12, 0)]
+
+
+def test_calls_of_the_environment_do_not_renew_the_time_of_an_answer():
+    class Slow(ConstantAgent):
+        def start(self, env, seed):
+            class Slow(Session):
+                async def act(self, observation, info):
+                    for _ in range(4):
+                        await asyncio.sleep(200.0)
+                        await env.call("sample_random_action")
+                    return Action("bet")
+
+            return Slow()
+
+    found, _ = play({"slow": Slow("bet"), "b": ConstantAgent("pass")}, deals=2)
+    assert {s.name: s.forfeits for s in found.standings} == {"slow": 4, "b": 0}

@@ -205,3 +205,12 @@ def test_transformers_reads_the_same_scores_in_a_padded_batch(model, tmp_path):
     with torch.no_grad():
         batch = other(input_ids=ids, attention_mask=(ids != padding).long()).logits[:, 0]
         assert torch.allclose(batch, made.scores(episodes), atol=1e-4)
+
+
+def test_the_margin_of_a_row_is_wanted_of_its_scores(model, tmp_path):
+    file = tmp_path / "pairs.jsonl"
+    rows = [{"prompt": f"what is {n}", "chosen": "up", "rejected": "down", "margin": 50} for n in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = RewardModelConfig(data=[str(file)], model=str(model), held_out=0, run_dir=str(tmp_path / "run"))
+    trainer = RewardModelTrainer(config, RunDir(tmp_path / "run"))
+    assert trainer.update(trainer.pairs)["loss"] == pytest.approx(50, abs=2)

@@ -44,6 +44,8 @@ class GivenRow:
     chats: tuple[Chat, ...]
     rewards: tuple[float, ...]
     """Of each chat: 1 for one to imitate or desire, the margin (1 unless given) for one to prefer, else 0."""
+    margin: float = 0.0
+    """How much better a pair's chosen answer has to score, if the row says it."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     kind: Literal["answers", "pair", "label"] = "answers"
 
@@ -99,7 +101,9 @@ def given_row(row: Row, where: str) -> GivenRow:
             if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
                 raise UsageError(f"a tool is a schema with the function's name, not {tool!r:.60}")
         schemas = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
-        return GivenRow(where, *_chats(row), schemas, _kind(row))
+        chats, rewards = _chats(row)
+        margin = rewards[0] if _kind(row) == "pair" and row.get("margin") not in (None, "") else 0.0
+        return GivenRow(where, chats, rewards, margin, schemas, _kind(row))
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
 

@@ -16,7 +16,7 @@ from rollenv import cards
 from rollenv.core import drawing
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import MissingExtra, RollenvError, Unsolvable, UsageError
+from rollenv.core.errors import MissingExtra, RollenvError, Unsolvable, UsageError, describe, error_text
 from rollenv.core.registry import spec
 from rollenv.rollout import validation
 from rollenv.rollout.types import Task
@@ -269,20 +269,6 @@ def env_failure(env_id: str, what: str, error: BaseException) -> EnvFailure:
     if isinstance(error, validation.BadValue):
         return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")
     return EnvFailure("raised", f"{env_id}: {what} raised {describe(error)}")
-
-
-def error_text(error: BaseException) -> str:
-    """Return the text of an exception, whose ``__str__`` may raise or return anything."""
-    try:
-        return "".join((str(error),))[:2000].encode("utf-8", "replace").decode()
-    except BaseException:
-        return ""
-
-
-def describe(error: BaseException) -> str:
-    """Describe an exception by its class and text."""
-    name = type.__getattribute__(type(error), "__name__")
-    return f"{name}: {text}" if (text := error_text(error)) else str(name)
 
 
 class InlineWorkers:

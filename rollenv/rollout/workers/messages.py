@@ -11,9 +11,9 @@ import pickle
 import struct
 from typing import Any
 
-from rollenv.core.errors import MissingExtra, RollenvError, UnknownEnv, Unsolvable, UsageError
+from rollenv.core.errors import MissingExtra, RollenvError, UnknownEnv, Unsolvable, UsageError, describe, error_text
 from rollenv.rollout import validation
-from rollenv.rollout.workers.base import EnvFailure, EnvResult, describe, error_text, validated
+from rollenv.rollout.workers.base import EnvFailure, EnvResult, validated
 
 #: Header of a request: its length. Header of an answer: its length, the request's number, and its processor time in
 #: microseconds.
