@@ -9,7 +9,7 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.gguf import model_at
-from rollenv.hub import check_model, reading
+from rollenv.hub import NO_CODE, check_model, reading
 
 with extra("train", "A user played by a model in this process"):
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -43,4 +43,6 @@ def _loaded(path: str) -> tuple[Any, Any]:
     folder = model_at(path)
     check_model(folder)
     with reading(folder, f"user='local:{path}'"):
-        return AutoModelForCausalLM.from_pretrained(folder, dtype="auto"), AutoTokenizer.from_pretrained(folder)
+        return AutoModelForCausalLM.from_pretrained(folder, dtype="auto", **NO_CODE), AutoTokenizer.from_pretrained(
+            folder, **NO_CODE
+        )

@@ -13,7 +13,7 @@ from typing import Any
 from rollenv.core.cache import cached
 from rollenv.core.errors import MissingExtra, UsageError, did_you_mean
 from rollenv.core.needs import Package, extra
-from rollenv.hub import reading
+from rollenv.hub import NO_CODE, reading
 
 #: Models that come in a wheel: the module with the GGUF file, and the command that installs it without dependencies.
 IN_WHEELS = {
@@ -87,12 +87,12 @@ def _convert(file: Path, folder: Path) -> None:
     print(f"converting {file.name} to float32 in the cache, once; this takes a minute", file=sys.stderr)  # noqa: T201
     with reading(str(file)), contextlib.redirect_stderr(io.StringIO()):  # a bar of its own, which fills logs
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
+            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True, **NO_CODE
         )
         model, found = loaded
         if lacking := sorted(found["missing_keys"]):  # transformers would initialise these at random
             raise ValueError(f"weights are not in the file: {', '.join(lacking[:3])} ({len(lacking)} in all)")
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **NO_CODE)
     # transformers still considers the weights quantized and refuses to save them, but they are float32 now
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config

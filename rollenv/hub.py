@@ -93,6 +93,13 @@ def only_adapter(path: str) -> str:
     )
 
 
+#: Without it, ``from_pretrained`` asks at the terminal whether to run the code of a model's folder.
+NO_CODE = {"trust_remote_code": False}
+
+#: A setting by which transformers fetches attention code from the hub, in a configuration as Python writes JSON.
+_KERNEL = re.compile(r'attn_implementation\w*": ("[^"]*/|\{[^}]*/)')
+
+
 @contextlib.contextmanager
 def reading(path: str, what: str = "a model") -> Iterator[None]:
     """Turn whatever libraries raise for a damaged or hostile file of a model into one sentence that names the file.
@@ -102,6 +109,9 @@ def reading(path: str, what: str = "a model") -> Iterator[None]:
     """
     _quiet_transformers()
     try:
+        config = Path(path) / "config.json"
+        if config.is_file() and _KERNEL.search(json.dumps(json.loads(config.read_text(encoding="utf-8")))):
+            raise UsageError(f"{config} names code for its attention, which is not run: remove attn_implementation")
         yield
     except BaseException as error:  # torch, safetensors, jinja2 and gguf have errors of their own; tokenizers panics
         own = isinstance(error, RollenvError | MemoryError | KeyboardInterrupt | SystemExit | GeneratorExit)
@@ -109,10 +119,10 @@ def reading(path: str, what: str = "a model") -> Iterator[None]:
             raise
         file = _damaged(Path(path))
         where = f": its file {file} cannot be read" if file else ""
-        why = " ".join(str(error).split())[:300]
+        why = " ".join(str(error).split())
         if "weights_only" in why or "trust_remote_code" in why:  # do not pass on the advice to run it
             why = "it needs code of its own, which is not run"
-        raise UsageError(f"cannot load {what} from {path!r}{where}: {name}: {why}") from error
+        raise UsageError(f"cannot load {what} from {path!r}{where}: {name}: {why:.300}") from error
 
 
 def _quiet_transformers() -> None:
@@ -159,13 +169,13 @@ def loading(path: str) -> dict[str, Any]:
     """
     check_model(path)
     if Path(path).exists():
-        return {}
+        return dict(NO_CODE)
     try:
         ask(path)
     except (HubUnreachable, NotOnHub) as error:
         from huggingface_hub import try_to_load_from_cache
 
         if isinstance(try_to_load_from_cache(path, "config.json"), str):
-            return {"local_files_only": True}
+            return {"local_files_only": True, **NO_CODE}
         raise type(error)(f"cannot load a model: there is no folder {path!r}, and {error}") from error
-    return {}
+    return dict(NO_CODE)

@@ -221,3 +221,20 @@ def test_a_description_of_shards_names_tensors_only(tmp_path):
     with pytest.raises(Exception, match="no part of a tensor"):
         read(tmp_path, {"a": part}, ALONE)
     assert not (tmp_path / "mark").exists()
+
+
+def test_code_of_a_models_folder_is_not_run_whatever_is_typed(tmp_path, theirs, monkeypatch):
+    config = load_config(ID, ["model.warm_up.steps=0"])
+    initial_agent(config, config.env.wrappers, lambda *a, **k: None).save(tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    settings = json.loads(file.read_text())
+    monkeypatch.setattr("builtins.input", lambda *a: pytest.fail("the terminal is asked"))
+    for more in (
+        {"model_type": "theirs", "auto_map": {"AutoConfig": "evil_module.A", "AutoModelForCausalLM": "evil_module.B"}},
+        {"attn_implementation": "somebody/kernel"},
+        {"attn_implementation": {"text": "somebody/kernel"}},
+    ):
+        file.write_text(json.dumps(settings | more))
+        (tmp_path / "model" / "evil_module.py").write_text((theirs / "evil_module.py").read_text())
+        with pytest.raises(UsageError, match="not run"):
+            LocalAgent.load(tmp_path / "model")

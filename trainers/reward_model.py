@@ -25,7 +25,7 @@ from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.prompts.session import stop_ids
 from rollenv.core.errors import UsageError
 from rollenv.gguf import model_at, newest_checkpoint
-from rollenv.hub import check_model, reading
+from rollenv.hub import NO_CODE, check_model, reading
 from rollenv.rollout.filters import preferred
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers import checkpoint
@@ -107,7 +107,7 @@ class RewardModel:
         folder = str(model_at(path))
         check_model(folder)
         with reading(folder):
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
         # transformers and TRL read the score before the first padding token, so it must not be one that ends answers
         ends = stop_ids(tokenizer)
         special = [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.bos_token_id, *tokenizer.all_special_ids]
@@ -115,7 +115,7 @@ class RewardModel:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
         settings: dict[str, Any] = {"num_labels": 1, "dtype": torch.float32, "pad_token_id": padding}
         with reading(folder):
-            model = AutoModelForSequenceClassification.from_pretrained(folder, **settings)
+            model = AutoModelForSequenceClassification.from_pretrained(folder, **settings, **NO_CODE)
         if not hasattr(model, "score"):
             raise UsageError(f"{path} has no class with a head for scores in transformers ({type(model).__name__})")
         generator = torch.Generator().manual_seed(seed)
@@ -136,8 +136,10 @@ class RewardModel:
         check_model(str(folder))
         with reading(str(folder), "a reward model"):
             scale = json.loads((folder / SCALE).read_text())
-            model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, dtype=torch.float32)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+            model = AutoModelForSequenceClassification.from_pretrained(
+                folder, num_labels=1, dtype=torch.float32, **NO_CODE
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
             return cls(model.eval(), tokenizer, float(scale["mean"]), float(scale["std"]))
 
     def save(self, folder: str | Path) -> None:

@@ -28,7 +28,7 @@ from rollenv.core.proxies import without_proxy
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
 from rollenv.gguf import gguf_of
-from rollenv.hub import check_model, reading
+from rollenv.hub import NO_CODE, check_model, reading
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import make_env
@@ -452,8 +452,8 @@ def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
     if not how and not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         raise UsageError(f"cannot load a model from {name!r}: {folder} holds no weights (*.safetensors)")
     with reading(str(folder)):
-        settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **how)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **how)
+        settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **NO_CODE, **how)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **NO_CODE, **how)
     context = getattr(settings.get_text_config(), "max_position_embeddings", None)
-    open_eyes(load_eyes(str(folder), tokenizer, settings, {"local_files_only": True}), tokenizer)
+    open_eyes(load_eyes(str(folder), tokenizer, settings, {"local_files_only": True, **NO_CODE}), tokenizer)
     return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer, settings)

@@ -334,7 +334,7 @@ class Episode:
 
     def _blame(self, table: SeatsSession, result: EnvResult, error: BaseException) -> BaseException:
         """Return the error of an answer in a game, with the player who caused it."""
-        player = result.info["player"]
+        player: int = result.info["player"]
         if isinstance(error, ContextFull) and not isinstance(error, NothingToSay):
             filled = who_filled(self.trajectory.turns, player, result.observation)
             who = f"{table.who(player)} is full, mostly by {table.who(filled)}"
