@@ -14,7 +14,7 @@ from rollenv.agents.local import text_model
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.gguf import newest_checkpoint
-from rollenv.hub import reading
+from rollenv.hub import NO_CODE, reading
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.own import check_functions
@@ -61,7 +61,7 @@ def preflight(config: TrainConfig) -> None:
         return
     model = None
     with reading(path):
-        settings = AutoConfig.from_pretrained(path, local_files_only=True)
+        settings = AutoConfig.from_pretrained(path, local_files_only=True, **NO_CODE)
         if router or replayed:
             with torch.device("meta"):
                 model = text_model("from_config", settings)
