@@ -76,7 +76,7 @@ def read_given(
     unusable = unusable or Unusable()
     found: list[Group] = []
     for path in map(Path, paths):
-        if is_data(str(path)) and not _has_episodes(path):
+        if is_data(str(path)) and not has_episodes(path):
             if where:
                 raise UsageError(f"a condition chooses among stored episodes; {path} has rows of texts")
             found += _groups_of_rows([*read_given_rows(path, unusable)], agent, compared, report, unusable)
@@ -96,7 +96,7 @@ def check_given(paths: Sequence[str], unusable: Unusable) -> None:
     for path in (Path(path) for path in paths if path != ORACLE):
         if not path.exists():
             raise UsageError(f"there is no file or folder {str(path)!r}")
-        if _has_episodes(path):
+        if has_episodes(path):
             next(stored_episodes(path), None)  # which says what is damaged or missing
             continue
         if not is_data(str(path)):
@@ -127,7 +127,7 @@ class Epochs(Generic[T]):
 # -- stored episodes ---------------------------------------------------------------------------------------------------
 
 
-def _has_episodes(path: Path) -> bool:
+def has_episodes(path: Path) -> bool:
     """Return whether a file or folder holds trajectories, not rows of texts.
 
     Raises:
