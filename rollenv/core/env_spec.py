@@ -173,15 +173,17 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
     if callable(entry_point):
         return entry_point
     module, _, name = entry_point.rpartition(":")
+    if not module.endswith(".py"):
+        module, _, name = entry_point.partition(":")
     try:
-        if module not in sys.modules or module.endswith(".py"):
+        if module.endswith(".py") or (module not in sys.modules and ":" not in name):
             return function_at(entry_point, "its entry point")
         return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
     except MissingExtra:
         raise
     except UsageError as error:
         raise BadEntryPoint(f"{env_id}: {error}") from error
-    except AttributeError as error:
+    except (ImportError, AttributeError) as error:
         raise BadEntryPoint(f"{env_id}: its entry point {entry_point!r} cannot be loaded: {error}") from error
 
 

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from rollenv.core.errors import UsageError
 from rollenv.report import summary
 from rollenv.report.build import write_report
+from rollenv.report.episodes import STATUSES
 from rollenv.report.folders import find_runs, stamp
 from rollenv.report.sweep import open_runs
 
@@ -222,7 +223,7 @@ def _index_row(when: float, name: str, path: Path) -> str:
         return ""
     run, success = runs[0], []
     for each in runs:
-        facts = {label: value for label, value, _ in summary.tiles(each, [0] * 5)}
+        facts = {label: value for label, value, _ in summary.tiles(each, [0] * len(STATUSES))}
         before, after = facts.get("Success before RL", ""), facts.get("Success after RL", "")
         shown = facts.get("Success") or (f"{before.partition(' (')[0]} → {after}" if after else before)
         success.append(f"{each.label}: {shown}" if len(runs) > 1 else shown)
