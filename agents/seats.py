@@ -105,7 +105,7 @@ class _SeatEnv:
         self._env = env
         self.deadline: asyncio.Timeout | None = None
         self.failure: BaseException | None = None
-        """What the last failed call raised."""
+        """The exception of the last failed call."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)

@@ -60,7 +60,7 @@ def server(point):
 
 
 def test_what_the_hub_has_may_be_loaded(server):
-    assert hub.loading("a/there") == {}
+    assert hub.loading("a/there") == hub.NO_CODE
     assert Hub.asked
 
 
@@ -96,7 +96,7 @@ def test_a_model_in_the_cache_needs_no_hub(point, tmp_path):
     (snapshot / "config.json").write_text("{}")
     (tmp_path / "models--a--kept" / "refs").mkdir()
     (tmp_path / "models--a--kept" / "refs" / "main").write_text("0123")
-    assert hub.loading("a/kept") == {"local_files_only": True}
+    assert hub.loading("a/kept") == {"local_files_only": True, **hub.NO_CODE}
 
 
 @pytest.mark.combinations
@@ -120,7 +120,7 @@ def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(
 
 def test_a_folder_is_not_asked_for(server, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert hub.loading(str(tmp_path)) == {}
+    assert hub.loading(str(tmp_path)) == hub.NO_CODE
     assert Hub.asked == 0
 
 

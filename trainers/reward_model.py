@@ -67,7 +67,7 @@ class RewardModelConfig(Section):
     held_out: float = Field(0.1, ge=0, lt=1)
     """The share of tasks whose pairs are never trained on."""
     unusable: Literal["error", "drop"] = "error"
-    """What happens to a pair that cannot be learned, as in ``batches.unusable``."""
+    """Treatment of a pair that cannot be learned, as in ``batches.unusable``."""
     max_grad_norm: Positive = 1.0
     micro_batch_tokens: int = Field(16_384, ge=1)
     """Maximum number of tokens in a forward pass, padding included."""

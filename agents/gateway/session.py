@@ -120,7 +120,7 @@ class GatewaySample:
     reward: float | None = None
     """Reward of the session, with those of its calls; None if there is none, or it is not finished."""
     success: bool | None = None
-    """What the session was finished with."""
+    """The success with which the session was finished."""
     images: tuple[Picture, ...] = ()
     """The pictures whose tokens are in the ids; what :func:`~rollenv.core.pictures.picture` converts is converted."""
 
@@ -166,7 +166,7 @@ class GatewaySession:
         """The environment's tools for the program."""
         self.reward: float | None = None
         self.success: bool | None = None
-        """What was said of it as it was finished; a reward alone does not say it."""
+        """The success that was said as it was finished; a reward alone does not say it."""
         self.over = False
         self.failure: RollenvError | None = None
         """The engine's failure."""

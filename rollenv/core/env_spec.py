@@ -55,7 +55,7 @@ class EnvSpec:
     summary: str = ""
     """One-line description; by default the first line of the class's docstring (:func:`rollenv.cards.summary`)."""
     answer_tokens: int = 64
-    """How many tokens an answer needs: the limit for a local model for which nothing else says one."""
+    """Number of tokens that an answer needs: the limit for a local model for which nothing else says one."""
 
     def __repr__(self) -> str:
         kwargs = ", ".join(f"{name}={value!r:.40}" for name, value in self.kwargs.items())

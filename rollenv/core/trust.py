@@ -1,4 +1,4 @@
-"""What data of others may name: no code, address, model or program that its reader did not name or allow."""
+"""The rule for data of others: they name no code, address, model or program that their reader did not name or allow."""
 
 from __future__ import annotations
 

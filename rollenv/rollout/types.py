@@ -88,7 +88,7 @@ class Turn:
     rewards: tuple[float, ...] = ()
     """The reward of each player, if there are several; ``reward`` is that of the trajectory's seat."""
     shown: str | None = None
-    """What the agent read: the observation with the ``info``'s prefix and suffix, or the prompt of an agent that writes
+    """The text that the agent read: the observation with prefix and suffix, or the prompt of an agent that writes
     one for each turn. Empty if it is the observation alone, None if it was not recorded."""
     continues: bool = True
     """False if ``shown`` is a whole prompt, in which earlier turns are only what it says of them."""

@@ -140,7 +140,7 @@ class SandboxManager:
         self.by_name: dict[str, SandboxSession] = {}
         self.draining = False
         self.holds: Callable[[str], bool] = lambda owner: True
-        """Whether an owner's token is valid; what it opened ends with it."""
+        """Returns True while a token of an owner is valid; what it opened ends with it."""
         self.queue = FairQueue(_CORES, patience=None)
         self._opening: list[str] = []
         self._pool: Pool | None = None

@@ -66,7 +66,7 @@ class SessionManager(SessionContext):
         self.session_class: type[EnvSession] = EnvSession
         self.draining = False
         self.holds: Callable[[str], bool] = lambda owner: True
-        """Whether an owner's token is valid; what it opened ends with it."""
+        """Returns True while a token of an owner is valid; what it opened ends with it."""
         self._reaper: asyncio.Task[None] | None = None
 
     async def open(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> EnvSession:

@@ -103,7 +103,7 @@ class StoredConfig(Section):
     held_out: float = Field(0.05, ge=0, lt=1)
     """The share of rows that are never trained on, on which evaluations measure the loss."""
     unusable: Literal["error", "drop"] = "error"
-    """What happens to a row that cannot be learned: longer than the model's context (none is ever cut), with an empty
+    """Treatment of a row that cannot be learned: longer than the model's context (none is ever cut), with an empty
     answer, a role or shape that is not known, or equal answers to compare. Dropped ones are counted."""
     episodes: int = Field(500, ge=1)
     """Number of an expert's episodes."""

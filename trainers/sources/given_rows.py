@@ -45,7 +45,7 @@ class GivenRow:
     rewards: tuple[float, ...]
     """Of each chat: 1 for one to imitate or desire, the margin (1 unless given) for one to prefer, else 0."""
     margin: float = 0.0
-    """How much better a pair's chosen answer has to score, if the row says it."""
+    """Difference of scores that a pair has to have, if the row says it."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     kind: Literal["answers", "pair", "label"] = "answers"
 

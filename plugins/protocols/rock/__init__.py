@@ -108,7 +108,7 @@ class Details:
     """Number of running calls."""
     limits: Limits | None = None
     lacking: str = ""
-    """What the client asked for and did not get."""
+    """The settings that the client asked for and did not get."""
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def shell(self, name: str) -> Shell:

@@ -34,7 +34,7 @@ class StoredEpisode:
     session: GatewaySession | None = None
     """The gateway's session that it was converted from."""
     trust: bool = False
-    """What its task names may be run and connected to (:mod:`rollenv.core.trust`)."""
+    """True if what its task names may be run and connected to (:mod:`rollenv.core.trust`)."""
 
 
 def stored_episodes(path: str | Path, where: str = "") -> Iterator[Trajectory]:
