@@ -108,7 +108,8 @@ def test_what_is_no_name_is_not_asked_for(server, path):
     assert Hub.asked == 0
 
 
-def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(caplog):
+def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(caplog, monkeypatch):
+    monkeypatch.setattr(pytest.importorskip("transformers").utils.logging.get_logger("transformers"), "propagate", True)
     logger = logging.getLogger("transformers.modeling_utils")
     report = "\x1b[1mModel LOAD REPORT\x1b[0m from: x\nKey | Status\n{} | {} |\n\nNotes:\n- MISSING:\tinitialised"
     with hub.reading("x"):
