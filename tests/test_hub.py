@@ -113,6 +113,7 @@ def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(
     logger, shown = logging.getLogger("transformers.modeling_utils"), []
     listener = logging.Handler()
     listener.emit = lambda record: shown.append(record.getMessage())
+    rows = ("visual.w ", "UNEXPECTED"), ("score.weight ", "MISSING"), ("layer.w ", "\x1b[31mMISSING\x1b[0m")
     report = "\x1b[1mModel LOAD REPORT\x1b[0m from: x\nKey | Status\n{} | {} |\n\nNotes:\n- MISSING:\tinitialised"
     logger.addHandler(listener)
     try:
