@@ -118,11 +118,7 @@ def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(
     logger.addHandler(listener)
     try:
         with hub.reading("x"):
-            for row in (
-                ("visual.w ", "UNEXPECTED"),
-                ("score.weight ", "MISSING"),
-                ("layer.w ", "\x1b[31mMISSING\x1b[0m"),
-            ):
+            for row in rows:
                 logger.warning(report.format(*row))
     finally:
         logger.removeHandler(listener)
