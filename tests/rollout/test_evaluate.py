@@ -208,6 +208,8 @@ def counts():
 
 
 class Says(Session):
+    waits = False
+
     async def act(self, observation, info):
         return Action("x")
 
