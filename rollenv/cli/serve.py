@@ -82,9 +82,9 @@ def command(
     any_arguments: bool = typer.Option(False, help="Accept environment arguments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
-    from rollenv.package_index import read_catalog
     from rollenv.sandbox.backends import DEFAULT, chosen
     from rollenv.serve import auth
+    from rollenv.serve.catalog import read_catalog
     from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.quotas import Quota, SessionLimits
     from rollenv.serve.run import ServedWorkers

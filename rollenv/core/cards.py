@@ -19,10 +19,10 @@ from typing import Any
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec, load_entry_point
 from rollenv.core.errors import RollenvError, Unsolvable, UsageError
+from rollenv.core.human_input import ActionReader, reader
 from rollenv.core.needs import Need
 from rollenv.core.plugins import entry_points
 from rollenv.core.registry import ENTRY_POINT_GROUP, NAMESPACES
-from rollenv.typed import ActionReader, reader
 
 #: Maximum number of turns of the example episodes of a card.
 TURNS = 20
