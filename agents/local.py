@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from rollenv.agents.base import Agent, EnvHandle, OwnsEngine
 from rollenv.agents.engines.base import Sampling, eyes_of, open_eyes
 from rollenv.agents.engines.token_cache import Remembered
+from rollenv.agents.gguf import model_at
+from rollenv.agents.model_files import loading, only_adapter, reading
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
@@ -28,8 +30,6 @@ from rollenv.agents.prompts.step import StepEpisode, as_text
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
-from rollenv.gguf import model_at
-from rollenv.hub import loading, only_adapter, reading
 
 with extra("train", "Running a model"):
     import torch

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollenv.agents.gguf import model_at
+from rollenv.agents.model_files import NO_CODE, check_model, reading
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
-from rollenv.gguf import model_at
-from rollenv.hub import NO_CODE, check_model, reading
 
 with extra("train", "A user played by a model in this process"):
     from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -9,12 +9,12 @@ from typing import Any
 from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.engines.base import Sampling, open_eyes
 from rollenv.agents.engines.vllm import VLLMEngine
+from rollenv.agents.gguf import model_at
+from rollenv.agents.model_files import loading, reading
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import stop_ids
 from rollenv.core.errors import MissingExtra
 from rollenv.core.needs import extra
-from rollenv.gguf import model_at
-from rollenv.hub import loading, reading
 
 with extra("vllm", "Playing with vLLM"):
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig

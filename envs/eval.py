@@ -6,8 +6,8 @@ from typing import Any
 
 from rollenv.envs.code import CODE, CONTEST, MBPP
 from rollenv.envs.data import register_rows
-from rollenv.envs.math import MATH
-from rollenv.envs.qa import QA
+
+MATH, QA = "rollenv.envs.math.env:MathEnv", "rollenv.envs.qa.env:QaEnv"
 
 #: GEM's ids with GEM's data sets and splits.
 _MATH = {"MATH500": "math", "AMC": "amc", "OlympiadBench": "olympiad_bench", "Minerva": "minerva", "AIME24": "aime24"}

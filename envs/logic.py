@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rollenv.envs.data import register_rows
-from rollenv.envs.qa import QA
+
+QA = "rollenv.envs.qa.env:QaEnv"
 
 
 def register_family() -> None:

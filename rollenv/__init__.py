@@ -1,22 +1,27 @@
 """rollenv: where language-model agents meet environments."""
 
-import importlib as _importlib
-import sys as _sys
-from types import ModuleType as _ModuleType
-
 from rollenv.core.checker import check_env
 from rollenv.core.env import Env, Wrapper
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import EpisodeOver, MissingExtra, RollenvError, UnknownEnv, Unsolvable, UsageError
+from rollenv.core.notebook import env_html as _env_html  # noqa: F401  # notebooks show environments as HTML
+from rollenv.core.parts import PARTS as _PARTS
 from rollenv.core.registry import ABILITIES, list_envs, make, print_envs, register, spec
 from rollenv.core.spaces import TextSpace
 from rollenv.core.vector import make_vec
-from rollenv.moved import MovedModules as _MovedModules
-from rollenv.notebook import env_html as _env_html  # noqa: F401  # notebooks show environments as HTML
+from rollenv.core.version import __version__ as __version__
 
-_sys.meta_path.insert(0, _MovedModules())
-
-__version__ = "0.1.0"
+# What rooms ask for that lies above them; see rollenv.core.parts.
+_PARTS.update(
+    {
+        "wrap": "rollenv.core.wrappers.factory:wrap",
+        "own environments": "rollenv.envs:register_all",
+        "own questions": "rollenv.envs.data.own:spec_of",
+        "served environment": "rollenv.remote.env:spec_of",
+        "tokenizer": "rollenv.agents.tokenizer:tokenizer_at",
+        "local user": "rollenv.agents.local_user:LocalUser",
+    }
+)
 
 __all__ = [
     "ABILITIES",
@@ -38,10 +43,3 @@ __all__ = [
     "register",
     "spec",
 ]
-
-
-def __getattr__(name: str) -> _ModuleType:
-    """Return a module that moved, for ``rollenv.registry`` after a mere ``import rollenv``."""
-    if name.startswith("_") or _MovedModules().find_spec(f"rollenv.{name}") is None:
-        raise AttributeError(f"module 'rollenv' has no attribute {name!r}")
-    return _importlib.import_module(f"rollenv.{name}")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import rollenv
-from rollenv import MissingExtra, UnknownEnv, UsageError, cards
+from rollenv import MissingExtra, UnknownEnv, UsageError
 from rollenv.agents.base import OracleAgent
 from rollenv.cli.list import command as print_ids
-from rollenv.core import registry
+from rollenv.core import cards, registry
 from rollenv.core.errors import BadEntryPoint, did_you_mean
 from rollenv.core.needs import Ability
 from rollenv.core.wrappers import EpisodeTrackingWrapper

@@ -21,10 +21,10 @@ from rollenv.core.registry import ENV_REGISTRY
 from rollenv.envs.game.sokoban import Sokoban
 from rollenv.report import open_run, write_report
 from rollenv.report.episodes import EpisodeIndex, shared_start
-from rollenv.report.folders import SWEEP
 from rollenv.report.plain import LONGEST, clip, dumps, plain
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.folders import SWEEP
 from rollenv.rollout.records.storage import JsonlWriter, write
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.run_dir import RunDir, read_rows

@@ -13,7 +13,7 @@ import pytest
 
 from rollenv import UsageError
 from rollenv.cli.playing import EvalFolder
-from rollenv.folder_lock import lock_folder
+from rollenv.core.folder_lock import lock_folder
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint, row_fingerprints
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
@@ -39,7 +39,7 @@ def begun(path, **more):
 def held(path):
     """Another process that writes a folder, and is killed at the end."""
     hold = (
-        "import pathlib, sys; from rollenv.folder_lock import lock_folder; owner = set([1])\n"
+        "import pathlib, sys; from rollenv.core.folder_lock import lock_folder; owner = set([1])\n"
         "lock_folder(pathlib.Path(sys.argv[1]), owner); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", hold, str(path)]

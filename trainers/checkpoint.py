@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.gguf import STEPS
 from rollenv.agents.local import LocalAgent
 from rollenv.core.errors import RollenvError
-from rollenv.gguf import STEPS
 from rollenv.trainers import sharded_state
 from rollenv.trainers.policies import lora
 from rollenv.trainers.ranks import ALONE, RankLost, Ranks

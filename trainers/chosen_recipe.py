@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from rollenv.agents.base import noisy_expert
+from rollenv.agents.gguf import newest_checkpoint
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import AGENT_FILE
 from rollenv.core.env import Env
@@ -23,7 +24,6 @@ from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, Unsolvable, UsageError, describe
 from rollenv.core.pictures import Picture, pictures
 from rollenv.core.registry import DATA, spec
-from rollenv.gguf import newest_checkpoint
 
 logger = logging.getLogger(__name__)
 

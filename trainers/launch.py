@@ -30,7 +30,7 @@ with extra("ray", "Training on several ranks"):
     from ray.train.torch import TorchConfig, TorchTrainer, get_device
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from rollenv import ray_calls
+    from rollenv.rollout import ray_calls
 
 if TYPE_CHECKING:
     from rollenv.trainers.trainer import Trainer, TrainingResult, Watch

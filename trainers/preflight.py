@@ -10,11 +10,11 @@ from transformers import AutoConfig
 
 from rollenv.agents.engines.local import check_layers
 from rollenv.agents.engines.routing import Routing
+from rollenv.agents.gguf import newest_checkpoint
 from rollenv.agents.local import text_model
+from rollenv.agents.model_files import NO_CODE, reading
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
-from rollenv.gguf import newest_checkpoint
-from rollenv.hub import NO_CODE, reading
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.own import check_functions

@@ -20,12 +20,12 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from rollenv.agents.engines.base import Ids
+from rollenv.agents.gguf import model_at, newest_checkpoint
 from rollenv.agents.local import LocalAgent
+from rollenv.agents.model_files import NO_CODE, check_model, reading
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.prompts.session import stop_ids
 from rollenv.core.errors import UsageError
-from rollenv.gguf import model_at, newest_checkpoint
-from rollenv.hub import NO_CODE, check_model, reading
 from rollenv.rollout.filters import preferred
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers import checkpoint

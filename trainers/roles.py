@@ -27,7 +27,7 @@ with extra("ray", "Placing parts of a run"):
     import ray
     from ray.exceptions import RayError, RayTaskError
 
-    from rollenv import ray_calls
+    from rollenv.rollout import ray_calls
 
 #: Maximum number of restarts of an actor by Ray; its state follows from the settings alone.
 _RESTARTS = 3

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.folder_lock import lock_folder
 from rollenv.core.plugins import function_at
 from rollenv.core.trust import listed, named
-from rollenv.folder_lock import lock_folder
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
 from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import to_plain

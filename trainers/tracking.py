@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import json
 import logging
 import math
@@ -341,10 +340,3 @@ def flat(config: Mapping[str, Any], before: str = "") -> dict[str, bool | int | 
 def _as_code(text: str) -> str:
     """Format text verbatim in Markdown, as an indented code block."""
     return "\n".join("    " + line for line in text.splitlines())
-
-
-def __getattr__(name: str) -> Any:
-    """Return a tracker that is a plug-in now, by its name here before version 0.2."""
-    if name in ("AlertTracker", "MlflowTracker", "SwanLabTracker"):
-        return getattr(importlib.import_module("rollenv.plugins.trackers"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,12 +19,12 @@ from rollenv.agents.engines.cpu_threads import CpuThreads
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.plugins import function_at
 from rollenv.core.wrappers.factory import with_tokenizer
-from rollenv.report.folders import hide_secrets
 from rollenv.rollout import validation
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.folders import hide_secrets
 from rollenv.rollout.seats import by_seat
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.rollout.workers.factory import make_workers
@@ -101,7 +101,7 @@ class Trainer:
         self._to_save: dict[str, Any] = {}  # the tasks' part of a checkpoint, as of the last step that was finished
         with contextlib.ExitStack() as stack:
             if config.placement.roles.used:
-                from rollenv.ray_calls import connected
+                from rollenv.rollout.ray_calls import connected
 
                 stack.enter_context(connected(cpus=config.actor_cpus))
             self.rewards = _domain_rewards(config)
@@ -177,7 +177,7 @@ class Trainer:
 
     def _shards(self, stack: contextlib.ExitStack) -> RolloutManager:
         """Create the manager of shards, whose thread monitors them during updates too."""
-        from rollenv.ray_calls import connected
+        from rollenv.rollout.ray_calls import connected
         from rollenv.rollout.shards import ShardedManager
         from rollenv.trainers.rollout_shards import TrainingShards
 

@@ -8,10 +8,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from rollenv.agents.gateway.http import HttpServer
 from rollenv.agents.gateway.server import agent_app
 from rollenv.agents.gateway.session import Caps
 from rollenv.agents.gateway.sessions import GatewaySessions
+from rollenv.core.http_server import HttpServer
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rollenv import __version__
 from rollenv.core.picture_forms import bound, contents
 from rollenv.core.pictures import MARK, Picture
 from rollenv.core.tools.calls import write_calls
+from rollenv.core.version import __version__
 
 STEP: dict[str, Any] = {
     "name": "step",

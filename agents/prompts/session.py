@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
 from rollenv.agents.engines.base import Engine, Ids, Response, Sampling, eyes_of, texts
+from rollenv.agents.model_files import reading
 from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
@@ -23,7 +24,6 @@ from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
 from rollenv.core.pictures import Picture, pictures
 from rollenv.core.tools.call_readers import is_mark
-from rollenv.hub import reading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

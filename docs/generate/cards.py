@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import rollenv
-from rollenv import cards
+from rollenv.core import cards
 from rollenv.core.env_spec import EnvSpec, load_entry_point
 
 ROOT = Path(__file__).resolve().parents[2]

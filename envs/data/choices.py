@@ -11,7 +11,7 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.envs.data.task import listed
-from rollenv.envs.qa.env import exact_match
+from rollenv.envs.data.text_answers import exact_match
 
 #: Columns that are recognised in sets of questions with choices, besides those of all questions.
 QUESTIONS = ("question_stem", "stem", "goal", "ctx", "sentence", "premise")

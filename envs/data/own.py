@@ -23,9 +23,9 @@ from rollenv.envs.data import choices as sets
 from rollenv.envs.data.row_pictures import has_pictures, key_of
 from rollenv.envs.data.rows import SUFFIXES, Row, Rows, files_at, folder_of, read_file, split_of
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
+from rollenv.envs.data.text_answers import MAX_CHARACTERS, exact_match
 from rollenv.envs.math.compare import compare, gold_answer
 from rollenv.envs.math.grade import SECONDS, check_installed, grade
-from rollenv.envs.qa.env import MAX_CHARACTERS, exact_match
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv import hub
+from rollenv.core import hub
 from rollenv.core.errors import HubUnreachable, MissingData, NotOnHub, RollenvError, UsageError, did_you_mean
 from rollenv.core.needs import DataFiles, data_root, require_extra
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import httpx
 
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.plugins import function_at
+from rollenv.core.parts import part
 from rollenv.core.proxies import without_proxy
 
 #: Texts by which a user ends the conversation, as in tau2.
@@ -112,7 +112,6 @@ def player_of(user: str, base_url: str) -> UserPlayer | None:
     if kind == "chat":
         return ChatUser(name, base_url)
     if kind == "local":
-        # a layer above this one
-        made: UserPlayer = function_at("rollenv.agents.local_user:LocalUser", "the user")(name)
+        made: UserPlayer = part("local user")(name)
         return made
     raise UsageError(f"user={user!r} is unknown; it is 'scripted', 'seat', 'chat:MODEL' or 'local:PATH'")

@@ -47,7 +47,7 @@ def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", 
         model: name of the agent's model, if it has one.
         session: common id of the trajectories of one run.
     """
-    from rollenv import __version__
+    from rollenv.core.version import __version__
 
     turns = trajectory.turns
     shown = [_content(turn.observation, turn.images) for turn in turns]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import abc
-import functools
-import importlib
 import inspect
 import random
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -162,49 +160,3 @@ class GemEnv(core.Env):
         if over:
             self._last = observation, 0.0, True, truncated, info
         return observation, reward, over, truncated, info
-
-
-#: Modules whose ``CLASSES`` name GEM's own class for one of rollenv's: ``{"module:Class": "GemClass"}``.
-_MADE = ("rollenv.plugins.gem.games", "rollenv.plugins.gem.data")
-
-
-@functools.cache
-def gem_class(cls: type[core.Env]) -> type[core.Env]:
-    """Return the class with GEM's conventions: the one in :mod:`rollenv.plugins.gem`, or a new one."""
-    if issubclass(cls, GemEnv) or Env in cls.__mro__:
-        return cls
-    where = f"{cls.__module__}:{cls.__qualname__}"
-    return _by_hand().get(where) or _made(cls, where)
-
-
-@functools.cache
-def _by_hand() -> dict[str, type[core.Env]]:
-    found: dict[str, type[core.Env]] = {}
-    for name in _MADE:
-        module = importlib.import_module(name)
-        for where, gem_name in module.CLASSES.items():
-            own_module, _, own_name = where.partition(":")
-            own = getattr(importlib.import_module(own_module), own_name)
-            found[f"{own.__module__}:{own.__qualname__}"] = getattr(module, gem_name)
-    return found
-
-
-def _made(cls: type[core.Env], where: str) -> type[core.Env]:
-    known = inspect.signature(cls).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in known.values())
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # GEM's constructors swallow what they do not know
-        cls.__init__(self, *args, **{k: v for k, v in kwargs.items() if takes_all or k in known})
-
-    made = type(cls.__name__, (GemEnv, cls), {"__module__": __name__, "__doc__": cls.__doc__, "__init__": __init__})
-    made.__qualname__ = where.replace(".", "/")  # pickle finds it again through __getattr__ below
-    made.__signature__ = inspect.signature(cls)  # type: ignore[attr-defined]
-    return made
-
-
-def __getattr__(name: str) -> Any:
-    """Return the class with GEM's conventions for ``package/module:Class``, for pickle and entry points."""
-    module, colon, qualname = name.replace("/", ".").partition(":")
-    if not colon:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return gem_class(functools.reduce(getattr, qualname.split("."), importlib.import_module(module)))

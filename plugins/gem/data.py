@@ -23,6 +23,7 @@ from rollenv.core.parsing import last_boxed, last_code_block
 from rollenv.envs.code import env as code_env
 from rollenv.envs.code.tests import StdioTests, Tests, count
 from rollenv.envs.data.rows import Row
+from rollenv.envs.data.text_answers import MAX_CHARACTERS, exact_match
 from rollenv.envs.math import env as math_env
 from rollenv.envs.math import visual as math_visual_env
 from rollenv.envs.math.grade import grade
@@ -219,8 +220,8 @@ class QaEnv(Rows, qa_env.QaEnv):
     def check_correct(model_answer: str, gt_answer: Any) -> bool:
         """Return whether the answer is correct after SQuAD's normalisation."""
         golds = qa_env.texts(_checked(gt_answer))
-        short = len(model_answer) <= qa_env.MAX_CHARACTERS
-        return short and bool(qa_env.exact_match(model_answer, golds))
+        short = len(model_answer) <= MAX_CHARACTERS
+        return short and bool(exact_match(model_answer, golds))
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         """Return a new environment over the same rows, whose questions already have the prompt."""

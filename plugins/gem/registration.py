@@ -18,7 +18,8 @@ from rollenv.core import env_spec, registry, vector
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.core.vector import VectorStep
-from rollenv.plugins.gem.core import Env, GemEnv, Refused, gem_class
+from rollenv.plugins.gem.classes import gem_class
+from rollenv.plugins.gem.core import Env, GemEnv, Refused
 
 
 class VectorEnv(vector.VectorEnv):

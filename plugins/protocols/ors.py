@@ -22,11 +22,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from rollenv import __version__, cards
 from rollenv.agents.prompts.session import shown
+from rollenv.core import cards
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import EpisodeOver, RollenvError, UsageError
 from rollenv.core.registry import list_envs
+from rollenv.core.version import __version__
 from rollenv.remote.protocol import FAILED, ServerFull, SessionGone, session_name
 from rollenv.rollout.evaluate import DEFAULT_TASKS
 from rollenv.rollout.types import Task, Trajectory, Turn

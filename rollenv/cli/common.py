@@ -19,11 +19,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rollenv import hub
+from rollenv.agents import model_files
+from rollenv.agents.gguf import model_at
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import DATA
-from rollenv.gguf import model_at
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
@@ -315,7 +315,7 @@ def _model_agent(kind: str, argument: str, options: AgentOptions, answer_tokens:
     named = {"temperature": options.temperature, "max_new_tokens": options.max_tokens}
     override: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     folder = model_at(argument)
-    hub.loading(folder)  # before anything large is imported
+    model_files.loading(folder)  # before anything large is imported
     from rollenv.agents.prompts.session import AGENT_FILE
 
     if not Path(folder, AGENT_FILE).exists():

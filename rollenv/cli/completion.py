@@ -16,7 +16,7 @@ _BREAKS = ":="
 
 def ids(incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the matching ids, each with its summary."""
-    from rollenv.cards import summary
+    from rollenv.core.cards import summary
     from rollenv.core.registry import list_envs
 
     for spec in list_envs():

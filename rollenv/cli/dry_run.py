@@ -16,6 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from rollenv.agents.engines.base import eyes_of, open_eyes
+from rollenv.agents.gguf import gguf_of
+from rollenv.agents.model_files import NO_CODE, check_model, reading
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import role_of, shown
 from rollenv.agents.prompts.step import as_text
@@ -27,8 +29,6 @@ from rollenv.core.plugins import entry_points
 from rollenv.core.proxies import without_proxy
 from rollenv.core.registry import spec
 from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
-from rollenv.gguf import gguf_of
-from rollenv.hub import NO_CODE, check_model, reading
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import make_env

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
+from rollenv.agents.gguf import newest_checkpoint
 from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
@@ -27,7 +28,6 @@ from rollenv.cli.common import (
 )
 from rollenv.cli.playing import ACCEPT_HELP, EvalFolder, playing, tasks_before, totals
 from rollenv.core.errors import UsageError
-from rollenv.gguf import newest_checkpoint
 from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:

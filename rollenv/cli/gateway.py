@@ -172,8 +172,8 @@ async def _follow(agent: Any, run: Path) -> None:
 
 async def _serve(gateway: Gateway, admin_port: int, follow: Path | None) -> None:
     """Serve until SIGINT or SIGTERM."""
-    from rollenv.agents.gateway.http import HttpServer
     from rollenv.agents.gateway.server import admin_app
+    from rollenv.core.http_server import HttpServer
 
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

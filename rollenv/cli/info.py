@@ -8,9 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from rollenv import cards
 from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
+from rollenv.core import cards
 from rollenv.core.registry import spec
 
 _LONGEST = 3000

@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.text import Text
 
-from rollenv import cards
 from rollenv.cli import completion
 from rollenv.cli.common import console
+from rollenv.core import cards
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import DataFiles, Need
@@ -66,7 +66,7 @@ def command(
 
 def _print_packages(index: str, pattern: str, json: bool) -> None:
     """Print the packages of an index and their ids."""
-    from rollenv.package_index import read_catalog
+    from rollenv.serve.catalog import read_catalog
 
     packages = [p for p in read_catalog(index) if any(pattern.lower() in text.lower() for text in (p.name, *p.ids))]
     if json:

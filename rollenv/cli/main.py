@@ -18,7 +18,6 @@ from typing import Any
 import typer
 from rich.markup import escape
 
-from rollenv import __version__
 from rollenv.cli import (
     arena,
     bench,
@@ -46,6 +45,7 @@ from rollenv.cli import (
 from rollenv.cli.common import console, error_console, set_loudness
 from rollenv.core.errors import RollenvError
 from rollenv.core.plugins import load_all
+from rollenv.core.version import __version__
 
 GROUP = "rollenv.commands"
 

@@ -23,9 +23,9 @@ from rollenv.cli.common import console, key_values
 from rollenv.core.drawing import PIECES, ansi, draw
 from rollenv.core.env import Env
 from rollenv.core.errors import MissingExtra, Unsolvable
+from rollenv.core.human_input import ActionReader, reader
 from rollenv.core.pictures import Picture, pictures
 from rollenv.core.registry import make
-from rollenv.typed import ActionReader, reader
 
 #: Escape codes of arrow keys in both terminal modes, and vi's keys.
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from rollenv.cli.common import CONCURRENT, AgentOptions, Ticker, error_console, percent, progress_console
 from rollenv.core.errors import UsageError
-from rollenv.folder_lock import lock_folder
+from rollenv.core.folder_lock import lock_folder
 from rollenv.rollout.workers.factory import make_workers
 
 if TYPE_CHECKING:

@@ -136,9 +136,9 @@ def _player(env: str, given: list[str], agent: str, options: AgentOptions, displ
         return load_config(env, ["model=MODEL", *given]), make_agent(agent, options)
     options.check(agent)
     from rollenv.agents.engines.cpu_threads import CpuThreads
+    from rollenv.agents.gguf import newest_checkpoint
     from rollenv.agents.prompts.session import AGENT_FILE
     from rollenv.core.wrappers.factory import with_tokenizer
-    from rollenv.gguf import newest_checkpoint
     from rollenv.trainers.models import initial_agent
 
     path = path if path == "tiny" else str(newest_checkpoint(Path(os.path.expanduser(path))))

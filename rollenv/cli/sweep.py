@@ -23,9 +23,9 @@ from rich.table import Table
 
 from rollenv.cli.common import Ticker, console, error_console
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.folder_lock import lock_folder
-from rollenv.report.folders import SWEEP, is_run
+from rollenv.core.folder_lock import lock_folder
 from rollenv.report.sweep import open_runs, sweep_table
+from rollenv.rollout.records.folders import SWEEP, is_run
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig

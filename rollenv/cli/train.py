@@ -149,10 +149,11 @@ def _write_recipe(config: TrainConfig, file: Path) -> None:
 
 def _need_everything(config: TrainConfig) -> None:
     """Raise one error for all missing requirements, before anything is written or loaded."""
-    from rollenv import cards, hub
+    from rollenv.agents.gguf import model_at
+    from rollenv.agents.model_files import loading
     from rollenv.cli.dry_run import check_player, try_environments
+    from rollenv.core import cards
     from rollenv.core.registry import spec
-    from rollenv.gguf import model_at
 
     for env_id in dict.fromkeys(env.id for env in config.environments()):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
@@ -160,7 +161,7 @@ def _need_everything(config: TrainConfig) -> None:
             hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
             raise MissingExtra(f"{env_id} needs what is not installed. {hints}")
     if config.model.path != "tiny":
-        hub.loading(model_at(config.model.path))
+        loading(model_at(config.model.path))
     from rollenv.trainers.preflight import preflight  # not above: it needs torch
 
     preflight(config)

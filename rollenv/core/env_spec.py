@@ -15,6 +15,7 @@ from rollenv.core.arguments import checked_arguments
 from rollenv.core.env import Env
 from rollenv.core.errors import BadEntryPoint, MissingData, MissingExtra, UsageError, did_you_mean
 from rollenv.core.needs import Need
+from rollenv.core.parts import part
 from rollenv.core.plugins import function_at
 from rollenv.core.rendered import BoardImages, RenderedEnv
 
@@ -53,7 +54,7 @@ class EnvSpec:
     additional_wrappers: tuple[Any, ...] = field(default=(), compare=False)
     """Gymnasium's own wrappers; Gymnasium fills this in on copies."""
     summary: str = ""
-    """One-line description; by default the first line of the class's docstring (:func:`rollenv.cards.summary`)."""
+    """One-line description; by default the first line of the class's docstring (:func:`rollenv.core.cards.summary`)."""
     answer_tokens: int = 64
     """Number of tokens that an answer needs: the limit for a local model for which nothing else says one."""
 
@@ -134,7 +135,7 @@ class EnvSpec:
 
 def wrap(env: Env, wrappers: Wrappers) -> Env:
     """Apply wrappers to an environment, innermost first; close it if one of them fails."""
-    return _closing(env, importlib.import_module("rollenv.core.wrappers.factory").wrap, wrappers)
+    return _closing(env, part("wrap"), wrappers)
 
 
 def _closing(env: Env, wrapper: Callable[..., Env], *args: Any, **given: Any) -> Env:

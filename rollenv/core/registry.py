@@ -9,7 +9,6 @@ that nobody registered has the id ``module:Class`` or ``file.py:Class``.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import threading
@@ -22,6 +21,7 @@ from rollenv.core.env import Env, OptionalAbility
 from rollenv.core.env_spec import EnvSpec, Wrappers, load_entry_point
 from rollenv.core.errors import UnknownEnv, UsageError, did_you_mean
 from rollenv.core.needs import Need
+from rollenv.core.parts import part
 from rollenv.core.plugins import entry_points, is_module, load
 
 #: Prefixes of the ids of served environments.
@@ -145,9 +145,9 @@ def spec(env_id: str) -> EnvSpec:
     if not isinstance(env_id, str):
         raise UnknownEnv(f"an id is a text such as 'game:Wordle-v0', not {env_id!r}")
     if env_id.startswith(_SERVED):
-        return importlib.import_module("rollenv.remote.env").spec_of(env_id)  # type: ignore[no-any-return]
+        return part("served environment")(env_id)  # type: ignore[no-any-return]
     if env_id.startswith(f"{DATA}:"):
-        return importlib.import_module("rollenv.envs.data.own").spec_of(env_id)  # type: ignore[no-any-return]
+        return part("own questions")(env_id)  # type: ignore[no-any-return]
     if is_elsewhere(env_id):
         namespace = env_id.partition(":")[0]
         if namespace in entry_points(NAMESPACES):
@@ -278,7 +278,7 @@ class _Once:
 
 
 def _load_own() -> None:
-    importlib.import_module("rollenv.envs").register_all()
+    part("own environments")()
 
 
 def _load_plugins() -> None:

@@ -13,10 +13,10 @@ from typing import Any, Literal
 from rollenv.agents.base import Action, Agent, ConstantAgent, EnvHandle, NopAgent, RandomAgent, Session
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
+from rollenv.core.human_input import listed_actions
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import make_env
-from rollenv.typed import listed_actions
 
 #: "blind" floors do not look, "moves" play what the environment takes, and a "cheat" attacks the grader.
 Kind = Literal["blind", "moves", "cheat"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import math
@@ -236,5 +235,7 @@ def imitation(config: TrainConfig, env_spec: EnvSpec, told: Taught) -> str:
     if told.success[0] > 0.01 or examples or 2 * told.count("too hard") < len(told.tasks):
         return ""
     whose = "its expert's episodes" if "oracle" in env_spec.abilities else "solved episodes from elsewhere"
-    how = " (`rollenv sft`)" if importlib.util.find_spec("rollenv.cli.sft") else ""
-    return f"The model solves nothing, and no setting that was tried changes that: let it imitate {whose} first{how}."
+    return (
+        "The model solves nothing, and no setting that was tried changes that: let it imitate "
+        f"{whose} first (`rollenv sft`)."
+    )

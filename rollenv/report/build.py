@@ -17,9 +17,9 @@ from typing import Any
 from rollenv.core import drawing
 from rollenv.report import summary
 from rollenv.report.episodes import STATUSES, EpisodeIndex
-from rollenv.report.folders import Run
 from rollenv.report.plain import dumps, plain
 from rollenv.report.sweep import open_runs, sweep_table
+from rollenv.rollout.records.folders import Run
 
 #: Maximum characters of shards inside the page; larger runs keep each shard in a separate file.
 SMALL = 4_000_000

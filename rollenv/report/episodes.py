@@ -13,8 +13,8 @@ from rollenv.core.env_spec import load_entry_point
 from rollenv.core.errors import RollenvError
 from rollenv.core.pictures import MARK, is_picture_token
 from rollenv.core.registry import is_elsewhere, spec
-from rollenv.report.folders import Run, tokenizer_of
 from rollenv.report.plain import clip, dumps, number, plain
+from rollenv.rollout.records.folders import Run, tokenizer_of
 from rollenv.rollout.records.pictures import PictureFiles
 
 #: Characters of JSON after which a shard is full.

@@ -19,8 +19,8 @@ from rollenv.core.errors import UsageError
 from rollenv.report import summary
 from rollenv.report.build import write_report
 from rollenv.report.episodes import STATUSES
-from rollenv.report.folders import find_runs, stamp
 from rollenv.report.sweep import open_runs
+from rollenv.rollout.records.folders import find_runs, stamp
 
 #: Maximum runs in one comparison.
 _MOST = 6

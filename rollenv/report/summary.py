@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rollenv.report.folders import Run
 from rollenv.report.plain import plain
 from rollenv.rollout.evaluate import wilson_interval
+from rollenv.rollout.records.folders import Run
 
 #: Suffixes of metrics by turn and by position of a token, with plain names (buckets: rollenv.trainers.diagnostics).
 _TURNS = tuple(

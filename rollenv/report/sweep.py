@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
-from rollenv.report.folders import SWEEP, Run, is_run, open_run
+from rollenv.rollout.records.folders import SWEEP, Run, is_run, open_run
 
 #: Quantiles of Student's t for 95 % intervals, by the number of seeds; the last is for more.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.2)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollenv.agents.gguf import gguf_of, newest_checkpoint
 from rollenv.core.registry import spec
-from rollenv.gguf import gguf_of, newest_checkpoint
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 #: Bytes that are hashed at the beginning and the end of a file of weights.

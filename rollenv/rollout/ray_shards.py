@@ -21,7 +21,7 @@ with extra("ray", "Playing in Ray"):
     import ray
     from ray.exceptions import RayError
 
-    from rollenv.ray_calls import check_room, kill_actor, result_of
+    from rollenv.rollout.ray_calls import check_room, kill_actor, result_of
 
 if TYPE_CHECKING:
     from rollenv.agents.engines.adapters import Adapter

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rollenv import notebook
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture
+from rollenv.rollout import notebook
 
 #: "terminated": the task ended. "truncated": a limit ended the episode, such as the environment's or the model's
 #: context. "open": a gateway's session that is not finished. "failed": see ``error``.

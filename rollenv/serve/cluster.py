@@ -87,8 +87,9 @@ class Server:
 
     def _started(self, options: list[str]) -> bool:
         """Start the server, which ends with this process; return false if the port was taken."""
-        command = [sys.executable, "-P", "-m", "rollenv.cli.attached", "--host", self.host, "--port", str(self.port)]
-        self.process = subprocess.Popen([*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-P", "-m", "rollenv", "serve", "--attached"]
+        command += ["--host", self.host, "--port", str(self.port), *options]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         late = threading.Timer(_START, self.process.kill)
         late.start()

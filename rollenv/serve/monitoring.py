@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rollenv import __version__
 from rollenv.core.errors import RollenvError
 from rollenv.core.needs import extra
 from rollenv.core.registry import list_envs
+from rollenv.core.version import __version__
 from rollenv.remote.protocol import ServerFull
 from rollenv.serve.sandboxes import SandboxManager
 from rollenv.serve.sessions import SessionManager

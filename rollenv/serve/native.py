@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollenv import __version__
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.version import __version__
 from rollenv.remote import protocol
 from rollenv.remote.protocol import FAILED, Cancelled, ServerError, error_answer
 from rollenv.serve.auth import Client

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
-from rollenv.agents.gateway.http import Uvicorn
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.http_server import Uvicorn
 from rollenv.core.needs import extra
 from rollenv.core.registry import spec
 from rollenv.remote import protocol

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollenv import __version__
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
+from rollenv.core.version import __version__
 from rollenv.remote.protocol import NotAllowed, TooFast
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.workers.pool import WorkerPool
@@ -54,7 +54,7 @@ class Settings:
     group_reward: str = ""
     """``module:function`` that scores groups for the protocol ``ors``."""
     packages: Path | None = None
-    """Folder of an index of packages (:mod:`rollenv.package_index`)."""
+    """Folder of an index of packages (:mod:`rollenv.serve.catalog`)."""
     traces: bool = False
     """Send traces to an OpenTelemetry collector."""
     sessions: SessionLimits = field(default_factory=SessionLimits)

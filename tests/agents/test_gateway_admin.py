@@ -19,9 +19,9 @@ import rollenv
 from rollenv.agents.chat.endpoint import Endpoint, Patience
 from rollenv.agents.gateway.endpoint import Upstream
 from rollenv.agents.gateway.gateway import Gateway
-from rollenv.agents.gateway.http import HttpServer
 from rollenv.agents.gateway.server import admin_app
 from rollenv.cli import gateway as gateway_command
+from rollenv.core.http_server import HttpServer
 
 
 def administered(work):

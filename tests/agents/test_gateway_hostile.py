@@ -16,14 +16,15 @@ import pytest
 from test_gateway import BASH, CALL, HELLO, body, call_over_http, held, post, scripted, until
 
 import rollenv
-from rollenv.agents.gateway import http, server
+from rollenv.agents.gateway import server
 from rollenv.agents.gateway.dialects import DIALECTS, Known
 from rollenv.agents.gateway.gateway import Gateway
-from rollenv.agents.gateway.http import HttpServer
 from rollenv.agents.gateway.messages import GatewayError, Message, ModelRequest
 from rollenv.agents.gateway.server import admin_app
 from rollenv.agents.gateway.session import Caps
 from rollenv.agents.gateway.tree import KINDS
+from rollenv.core import http_server
+from rollenv.core.http_server import HttpServer
 
 # -- what is sent ------------------------------------------------------------------------------------------------------
 
@@ -196,7 +197,7 @@ HEAD = "POST /s/{key}/v1/messages HTTP/1.1\r\nHost: x"
 def test_a_request_that_does_not_end_is_refused_and_holds_no_slot(monkeypatch, sent):
     """A byte now and then does not keep it alive."""
     monkeypatch.setattr(server, "BODY", 0.2)
-    monkeypatch.setattr(http, "HEAD", 0.2)
+    monkeypatch.setattr(http_server, "HEAD", 0.2)
 
     async def work(gateway, client):
         session = gateway.open(caps=Caps(parallel=1, waiting=1))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rollenv.agents.base import OracleAgent, RandomAgent
-from rollenv.report.folders import Run
 from rollenv.report.summary import tiles
 from rollenv.rollout.evaluate import evaluate, wilson_interval
+from rollenv.rollout.records.folders import Run
 
 SUMS = {"operands": [0, 1], "answers": [0, 2], "operators": "+"}
 

@@ -46,7 +46,7 @@ def process_of(url):
     port = int(url.rpartition(":")[2])
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if "rollenv.cli.attached" in line and line[line.index("--port") + 1] == str(port):
+        if "--attached" in line and line[line.index("--port") + 1] == str(port):
             return process
     raise LookupError(url)
 

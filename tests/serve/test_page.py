@@ -12,11 +12,11 @@ import pytest
 from waiting import eventually
 
 import rollenv
-from rollenv import package_index
 from rollenv.agents.prompts.session import shown
+from rollenv.cli import package_index
 from rollenv.core.drawing import draw
 from rollenv.core.registry import list_envs
-from rollenv.package_index import IndexedPackage, sha256
+from rollenv.serve.catalog import IndexedPackage, sha256
 
 API = ("me", "catalogue", "packages", "card", "open", "replay", "sessions", "watch", "link", "health", "check", "end")
 SOKOBAN, BOXED = "game:Sokoban-v0-tiny", "game:Sokoban-v0-easy"

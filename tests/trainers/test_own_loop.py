@@ -13,15 +13,15 @@ import torch
 
 from rollenv import UsageError
 from rollenv.agents import Gateway, LocalAgent, Sampling
-from rollenv.agents.gateway.http import HttpServer
 from rollenv.agents.gateway.server import admin_app
 from rollenv.agents.gateway.session import GatewaySample
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.cli.train_from import train_from
+from rollenv.core.http_server import HttpServer
 from rollenv.report import write_report
-from rollenv.report.folders import open_run
 from rollenv.rollout.exports import export
+from rollenv.rollout.records.folders import open_run
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers import Learner

@@ -218,7 +218,7 @@ def test_a_machine_takes_so_many_ranks_only(tmp_path):
 @pytest.mark.parametrize("address", ["nowhere.invalid:1", "127.0.0.1:9", "127.0.0.1:99999", "[::1]:9", "http://x", "?"])
 def test_a_cluster_that_is_nowhere_is_one_line_at_once(address):
     pytest.importorskip("ray")
-    from rollenv.ray_calls import connected
+    from rollenv.rollout.ray_calls import connected
 
     with pytest.raises(UsageError, match="Ray cluster") as said, connected(address):
         pass

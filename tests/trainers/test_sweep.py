@@ -16,7 +16,7 @@ from waiting import eventually
 
 from rollenv.cli.sweep import _folder_name, _values
 from rollenv.core.errors import UsageError
-from rollenv.folder_lock import lock_folder
+from rollenv.core.folder_lock import lock_folder
 from rollenv.report.sweep import interval, means, open_runs, sweep_table
 
 QUICK = ["iterations=1", "model.warm_up.steps=2", "model.warm_up.episodes=20", "eval.episodes=2"]

@@ -12,15 +12,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from rollenv import MissingExtra, UsageError
+from rollenv.plugins.trackers import AlertTracker, MlflowTracker, SwanLabTracker
 from rollenv.report import open_run, write_report
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.alarms import Alarm
 from rollenv.trainers.tracking import (
     MOST_CHARACTERS,
     MOST_EPISODES,
-    AlertTracker,
-    MlflowTracker,
-    SwanLabTracker,
     TensorBoardTracker,
     Trackers,
     WandbTracker,

@@ -26,9 +26,6 @@ from rollenv.trainers.config.tasks import pattern_of, task_domains
 
 logger = logging.getLogger(__name__)
 
-#: Keys of earlier versions, and those that do the same now.
-_REPLACED = {"player.actors": "rollout.shards", "player.actor_options": "rollout.shard_options"}
-
 
 def recipes() -> dict[str, Path]:
     """Return the bundled recipes by name."""
@@ -331,9 +328,8 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
         )
     known = all_keys()
     same_name = sorted((k for k in known if k.rpartition(".")[2] == keys[-1]), key=lambda k: k.count("."))
-    if key in _REPLACED or same_name:
-        near = [_REPLACED[key]] if key in _REPLACED else same_name[:3]
-        return f"there is no key {key!r}; did you mean {' or '.join(map(repr, near))}?"
+    if same_name:
+        return f"there is no key {key!r}; did you mean {' or '.join(map(repr, same_name[:3]))}?"
     return f"there is no key {key!r}; {did_you_mean(key, known, most=2, form=repr)}".removesuffix("; ")
 
 

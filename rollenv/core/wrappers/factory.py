@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -10,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from rollenv.core.env import Env
 from rollenv.core.errors import UsageError, did_you_mean
-from rollenv.core.needs import extra
+from rollenv.core.parts import part
 from rollenv.core.plugins import function_at
 from rollenv.core.tools.base import BaseTool
 from rollenv.core.wrappers.observation import ObservationWrapper, Tokenizer
 from rollenv.core.wrappers.tool_env import ToolEnvWrapper
 from rollenv.core.wrappers.tracking import EpisodeTrackingWrapper
-from rollenv.gguf import model_at
-from rollenv.hub import loading, reading
 
 if TYPE_CHECKING:
     from rollenv.core.env_spec import Wrappers
@@ -75,7 +72,7 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
             raise UsageError(f"wrappers are names with settings, as {{'concat': {{}}}}, not {name!r}: {settings!r}")
         function, given = _found(name), dict(settings)
         if isinstance(path := given.get("tokenizer"), str):
-            given["tokenizer"] = _tokenizer(path)
+            given["tokenizer"] = part("tokenizer")(path)
         elif name in TOKENIZER_REQUIRED and path is None:
             raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
         try:
@@ -97,17 +94,6 @@ def _found(name: str) -> WrapperFn:
     raise UsageError(f"there is no wrapper {name!r}; {hint}")
 
 
-@functools.lru_cache(maxsize=8)
-def _tokenizer(path: str) -> Tokenizer:
-    with extra("train", "A tokenizer"):
-        from transformers import AutoTokenizer
-    folder = model_at(path)
-    how = loading(folder)
-    with reading(folder, "a tokenizer"):
-        found: Tokenizer = AutoTokenizer.from_pretrained(folder, **how)
-    return found
-
-
 def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, Any]]:
     """Set the tokenizer, a path, of the wrappers that need one and have none."""
     return {
@@ -119,7 +105,7 @@ def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, An
 def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[WrapperFn]:
     """Parse a comma-separated list of wrappers. ``wrappers``: names; the first is the innermost."""
     found: list[WrapperFn] = []
-    for name in filter(None, (part.strip() for part in wrappers.split(","))):
+    for name in filter(None, (each.strip() for each in wrappers.split(","))):
         function = _found(name)
         if name in TOKENIZER_REQUIRED:
             if tokenizer is None:

@@ -306,7 +306,7 @@ class _Card:
         self.without_prompts += any(turn.response_ids and not turn.prompt_ids for turn in t.turns)
 
     def to_dict(self) -> dict[str, Any]:
-        from rollenv import __version__
+        from rollenv.core.version import __version__
 
         n = len(self.rewards)
         return {

@@ -12,7 +12,7 @@ from typing import Any
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.sessions import recorded_sessions
 from rollenv.core.errors import UsageError
-from rollenv.report.folders import EPISODES, Run, find_runs, open_run
+from rollenv.rollout.records.folders import EPISODES, Run, find_runs, open_run
 from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import from_plain
 from rollenv.rollout.records.sessions import session_trajectory

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from rollenv import cards
-from rollenv.core import drawing
+from rollenv.core import cards, drawing
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import MissingExtra, RollenvError, Unsolvable, UsageError, describe, error_text
+from rollenv.core.human_input import few_actions, listed_actions
 from rollenv.core.registry import spec
 from rollenv.rollout import validation
 from rollenv.rollout.types import Task
-from rollenv.typed import few_actions, listed_actions
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +256,7 @@ class HostedEnv:
             raise env_failure(self.task.env_id, what, error) from error
 
 
-#: Attributes of :class:`~rollenv.cards.Card` in :meth:`HostedEnv.card`.
+#: Attributes of :class:`~rollenv.core.cards.Card` in :meth:`HostedEnv.card`.
 _ON_CARDS = ("about", "source", "arguments", "prompt", "action", "rewards", "limit", "legend")
 
 #: Methods that return an action.

@@ -34,7 +34,7 @@ def make_workers(name: str) -> Iterator[Workers | None]:
     kind, count = workers_of(name)
     with contextlib.ExitStack() as stack:
         if kind == "ray":
-            from rollenv import ray_calls
+            from rollenv.rollout import ray_calls
 
             stack.enter_context(ray_calls.connected(cpus=count))
         workers = new_workers(name)

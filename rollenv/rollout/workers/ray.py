@@ -19,7 +19,7 @@ with extra("ray", "Playing in Ray"):
     import ray
     from ray.exceptions import RayError
 
-    from rollenv import ray_calls
+    from rollenv.rollout import ray_calls
 
 #: Seconds that an actor may take to end its process.
 _END_SECONDS = 15.0

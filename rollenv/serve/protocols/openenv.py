@@ -14,9 +14,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from rollenv import __version__, cards
+from rollenv.core import cards
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.version import __version__
 from rollenv.remote.protocol import ServerFull, session_name
 from rollenv.serve.auth import Client
 from rollenv.serve.responses import Json, body_of, json_of, without_data

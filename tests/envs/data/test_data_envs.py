@@ -10,8 +10,9 @@ import rollenv
 from rollenv import UsageError
 from rollenv.core.checker import check_env
 from rollenv.envs.code.env import CodeEnv
+from rollenv.envs.data.text_answers import exact_match, f1, normalize
 from rollenv.envs.math.env import MathEnv
-from rollenv.envs.qa.env import QaEnv, exact_match, f1, normalize, texts
+from rollenv.envs.qa.env import QaEnv, texts
 
 MATH = [
     {"problem": "1 + 1?", "answer": "2"},

@@ -191,7 +191,7 @@ def test_the_hub_is_asked_last(root, monkeypatch):
         return {"train": ROWS, "test": ROWS[:1]}
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    monkeypatch.setattr("rollenv.hub.ask", lambda *about: None)
+    monkeypatch.setattr("rollenv.core.hub.ask", lambda *about: None)
     assert len(load_rows("someone/some-set", "test")) == 1
     assert asked == [("someone/some-set",)]
     with pytest.raises(UsageError, match="test, train"):
@@ -208,7 +208,7 @@ def test_a_hub_that_cannot_be_reached_is_a_missing_set(root, monkeypatch):
         raise ConnectionError("no route")
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
-    monkeypatch.setattr("rollenv.hub.ask", lambda *about: None)
+    monkeypatch.setattr("rollenv.core.hub.ask", lambda *about: None)
     with pytest.raises(MissingData, match="no route"):
         load_rows("someone/other-set", "test")
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from rollenv.plugins.trackers import MlflowTracker, SwanLabTracker
 from rollenv.rollout.types import Task, Trajectory, Turn
-from rollenv.trainers.tracking import MlflowTracker, SwanLabTracker, Trackers
+from rollenv.trainers.tracking import Trackers
 
 CONFIG = {"seed": 3, "env": {"id": "game:Sokoban-v0-easy"}, "optimizer": {"lr": 1e-4, "betas": [0.9, 0.95]}}
 EPISODE = Trajectory(

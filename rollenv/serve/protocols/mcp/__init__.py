@@ -18,9 +18,10 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from rollenv import __version__, cards
+from rollenv.core import cards
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
+from rollenv.core.version import __version__
 from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
 from rollenv.sandbox.python_tool import shortened
 from rollenv.serve.auth import Client

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, create_model
 from typing_extensions import TypedDict
 
-from rollenv import cards
 from rollenv.agents.prompts.session import shown
+from rollenv.core import cards
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture

@@ -17,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from rollenv import __version__
 from rollenv.core import drawing
 from rollenv.core.errors import RollenvError
-from rollenv.package_index import read_catalog
+from rollenv.core.version import __version__
 from rollenv.remote.protocol import NotAllowed, error_answer
 from rollenv.report.plain import plain
 from rollenv.serve.auth import Client
+from rollenv.serve.catalog import read_catalog
 from rollenv.serve.protocols.page import episodes
 from rollenv.serve.protocols.page.episodes import EpisodeCatalogue, Episodes, Nothing
 from rollenv.serve.protocols.page.history import MetricsHistory

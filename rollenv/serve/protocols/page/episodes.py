@@ -14,9 +14,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, StringConstraints
 from starlette.responses import Response
 
-from rollenv import cards
 from rollenv.agents.prompts.session import shown
+from rollenv.core import cards
 from rollenv.core.errors import EpisodeOver, NoSuchAbility, RollenvError, UsageError
+from rollenv.core.human_input import ActionReader, listed_actions
 from rollenv.core.pictures import Picture
 from rollenv.core.registry import list_envs
 from rollenv.remote.protocol import EnvBroke, SessionGone, error_answer, session_name
@@ -25,7 +26,6 @@ from rollenv.serve.auth import Client
 from rollenv.serve.responses import Streamed, json_of, without_data
 from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import SessionManager, served
-from rollenv.typed import ActionReader, listed_actions
 
 #: Maximum actions of a replay, and bytes of all of them.
 ACTIONS, BYTES = 2_000, 1 << 20

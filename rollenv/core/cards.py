@@ -19,10 +19,11 @@ from typing import Any
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec, load_entry_point
 from rollenv.core.errors import RollenvError, Unsolvable, UsageError
+from rollenv.core.human_input import ActionReader, reader
 from rollenv.core.needs import Need
+from rollenv.core.parts import PARTS
 from rollenv.core.plugins import entry_points
 from rollenv.core.registry import ENTRY_POINT_GROUP, NAMESPACES
-from rollenv.typed import ActionReader, reader
 
 #: Maximum number of turns of the example episodes of a card.
 TURNS = 20
@@ -190,7 +191,8 @@ def summary(env_spec: EnvSpec) -> str:
 def family(namespace: str) -> str:
     """Return the summary of a namespace; empty if there is none."""
     entry = entry_points(NAMESPACES).get(namespace) or entry_points(ENTRY_POINT_GROUP).get(namespace)
-    return _module_docstring(entry.module if entry else f"rollenv.envs.{namespace}").partition("\n")[0]
+    own = PARTS["own environments"].partition(":")[0]
+    return _module_docstring(entry.module if entry else f"{own}.{namespace}").partition("\n")[0]
 
 
 def needed(needs: Iterable[Need]) -> dict[str, list[str]]:

@@ -7,7 +7,6 @@ JSON: its hash, the cards of its environments and the result of every check. Any
 from __future__ import annotations
 
 import configparser
-import hashlib
 import html
 import importlib.metadata
 import json
@@ -21,61 +20,21 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
-from rollenv.core.proxies import without_proxy
-from rollenv.folder_lock import lock_folder
+from rollenv.core.folder_lock import lock_folder
+from rollenv.serve.catalog import CATALOG, IndexedPackage, fetch, folder_name, read_catalog, sha256
 
-CATALOG = "rollenv.json"
-#: What the fields of a package may be: they become parts of paths, pages and lines in a terminal.
-_FIELDS = {
-    "name": re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", re.ASCII | re.IGNORECASE),
-    "version": re.compile(r"[\w.!+-]+", re.ASCII),
-    "wheel": re.compile(r"[\w.!+]+(-[\w.!+]+){2,4}\.whl", re.ASCII),
-    "sha256": re.compile(r"[0-9a-f]{64}"),
-}
 #: What zipfile raises: a damaged file, a password, an unknown compression.
 _NO_WHEEL = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError)
 #: The file that says what a wheel is and needs; those in folders of modules say nothing.
 _METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 #: Modules that Python imports at every start.
 _AT_START = ("sitecustomize", "usercustomize")
-#: Bytes that a file of an index may have.
-_LARGEST = 1 << 30
-
-
-@dataclass(frozen=True)
-class IndexedPackage:
-    """A wheel in an index."""
-
-    name: str
-    version: str
-    wheel: str
-    sha256: str
-    ids: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        for field, form in _FIELDS.items():
-            value = getattr(self, field)
-            if not isinstance(value, str) or not form.fullmatch(value):
-                raise ValueError(f"{value!r} is no {field} of a package")
-        if not all(isinstance(env_id, str) and env_id.isprintable() for env_id in self.ids):
-            raise ValueError(f"{self.ids!r} are no ids of environments")
-        if _folder(self.wheel.partition("-")[0]) != self.folder:
-            raise ValueError(f"{self.wheel!r} is no wheel of {self.name}")
-
-    @property
-    def folder(self) -> str:
-        """The folder's name, normalised as pip does (PEP 503)."""
-        return _folder(self.name)
-
-
-def _folder(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_wheel(wheel: Path) -> tuple[IndexedPackage, set[str]]:
@@ -117,9 +76,9 @@ def check_contents(wheel: Path, package: IndexedPackage) -> None:
         points = configparser.ConfigParser(delimiters=("=",))
         points.read_string(file.read(f"{folder}entry_points.txt").decode())
     theirs = importlib.metadata.packages_distributions()
-    own = {_folder(package.name)}
+    own = {folder_name(package.name)}
     modules = {name.split("/")[0].split(".")[0] for name in names}
-    taken = {"rollenv", "__pycache__"} | {one for one in modules if {*map(_folder, theirs.get(one, ()))} - own}
+    taken = {"rollenv", "__pycache__"} | {one for one in modules if {*map(folder_name, theirs.get(one, ()))} - own}
     scripts = [name for kind in ("console_scripts", "gui_scripts") if kind in points for name in points[kind]]
     here, *sites = (Path(sysconfig.get_path(kind)) for kind in ("scripts", "purelib", "platlib"))
     try:
@@ -128,7 +87,7 @@ def check_contents(wheel: Path, package: IndexedPackage) -> None:
         files = []
     mine = {str(file) for file in files} | {file.name for file in files}
     problems = {
-        "is a wheel of another package": [about.name] if _folder(about.name) not in own else [],
+        "is a wheel of another package": [about.name] if folder_name(about.name) not in own else [],
         "has files that Python runs at every start": [
             name for name in names if name.endswith((".pth", ".start")) or name.split("/")[0].split(".")[0] in _AT_START
         ],
@@ -150,11 +109,6 @@ def check_contents(wheel: Path, package: IndexedPackage) -> None:
         raise UsageError(f"{package.wheel} {'; '.join(found)}. Nothing was installed; pip installs it if you trust it")
 
 
-def sha256(data: bytes) -> str:
-    """Return the hash of a wheel, in hexadecimal digits."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, timeout: float) -> dict[str, Any]:
     """Unpack a wheel into ``site`` and check its environments in a process of their own; return their cards by id.
 
@@ -171,7 +125,7 @@ def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, 
         sys.executable,
         "-P",
         "-c",
-        "from rollenv.package_index import describe; describe()",
+        "from rollenv.cli.package_index import describe; describe()",
         str(episodes),
         *modules,
     ]
@@ -193,7 +147,7 @@ def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, 
 
 def describe() -> None:
     """Print cards and checks of the environments of some modules; run in the process of :func:`check_wheel`."""
-    from rollenv import cards
+    from rollenv.core import cards
     from rollenv.core.checker import run_checks
     from rollenv.core.registry import list_envs
 
@@ -255,21 +209,11 @@ def _page(links: Iterable[tuple[str, str]]) -> str:
     return f"<!DOCTYPE html>\n<html><body>\n{rows}\n</body></html>\n"
 
 
-def read_catalog(index: str) -> list[IndexedPackage]:
-    """Return the packages of an index, the latest last."""
-    text = fetch(index, CATALOG)
-    try:
-        rows = json.loads(text)
-        return [IndexedPackage(**{**row, "ids": tuple(row["ids"])}) for row in rows]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UsageError(f"{index}/{CATALOG} is damaged: {type(error).__name__}: {error}") from error
-
-
 def find(index: str, wanted: str) -> IndexedPackage:
     """Return the package of a name, or of ``NAME==VERSION``; of several versions, the one published last."""
     name, _, version = wanted.partition("==")
     packages = read_catalog(index)
-    named = [p for p in packages if p.folder == _folder(name) and version in ("", p.version)]
+    named = [p for p in packages if p.folder == folder_name(name) and version in ("", p.version)]
     if not named:
         has = ", ".join(f"{p.name}=={p.version}" for p in packages) or "nothing"
         raise UsageError(f"{index} has no {wanted}; it has {has}")
@@ -291,27 +235,3 @@ def fetch_wheel(index: str, package: IndexedPackage, into: Path, expected: str =
     wheel = into / package.wheel
     wheel.write_bytes(data)
     return wheel
-
-
-def fetch(index: str, path: str) -> bytes:
-    """Read a file of an index, which is a folder or a URL."""
-    if not index.startswith(("http://", "https://")):
-        try:
-            return Path(index, path).read_bytes()
-        except OSError as error:
-            raise UsageError(f"{index} is no index of packages: {path}: {error.strerror or error}") from error
-    import httpx
-
-    url = f"{index.rstrip('/')}/{path}"
-    try:
-        client = httpx.Client(timeout=60.0, follow_redirects=True, mounts=without_proxy(url))
-        with client, client.stream("GET", url) as answer:
-            answer.raise_for_status()
-            data = bytearray()
-            for part in answer.iter_bytes():
-                data += part
-                if len(data) > _LARGEST:
-                    raise UsageError(f"{url} is larger than {_LARGEST >> 20} MiB")
-            return bytes(data)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UsageError(f"{index} is no index of packages: {error}") from error

@@ -9,8 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from rollenv import hub
+from rollenv.agents import model_files
 from rollenv.core.errors import HubUnreachable, MissingData, MissingExtra, NotOnHub, UsageError
+from rollenv.core.hub import ask
 
 constants = pytest.importorskip("huggingface_hub.constants")
 
@@ -60,15 +61,15 @@ def server(point):
 
 
 def test_what_the_hub_has_may_be_loaded(server):
-    assert hub.loading("a/there") == hub.NO_CODE
+    assert model_files.loading("a/there") == model_files.NO_CODE
     assert Hub.asked
 
 
 def test_what_it_has_not_is_no_model(server):
     with pytest.raises(NotOnHub, match="a/none"):
-        hub.loading("a/none")
+        model_files.loading("a/none")
     with pytest.raises(NotOnHub, match="a/none"):
-        hub.ask("a/none", "dataset")
+        ask("a/none", "dataset")
 
 
 def test_a_hub_that_accepts_and_says_nothing_is_not_waited_for(point):
@@ -77,7 +78,7 @@ def test_a_hub_that_accepts_and_says_nothing_is_not_waited_for(point):
         silent.listen()
         point(silent.getsockname()[1])
         with pytest.raises(HubUnreachable):
-            hub.ask("a/there", timeout=0.3)
+            ask("a/there", timeout=0.3)
 
 
 def test_a_hub_that_is_down_is_no_missing_extra(point):
@@ -85,7 +86,7 @@ def test_a_hub_that_is_down_is_no_missing_extra(point):
         taken.bind(("127.0.0.1", 0))
         point(taken.getsockname()[1])
         with pytest.raises(HubUnreachable) as raised:
-            hub.loading("a/there")
+            model_files.loading("a/there")
     assert not isinstance(raised.value, MissingExtra)
 
 
@@ -96,7 +97,7 @@ def test_a_model_in_the_cache_needs_no_hub(point, tmp_path):
     (snapshot / "config.json").write_text("{}")
     (tmp_path / "models--a--kept" / "refs").mkdir()
     (tmp_path / "models--a--kept" / "refs" / "main").write_text("0123")
-    assert hub.loading("a/kept") == {"local_files_only": True, **hub.NO_CODE}
+    assert model_files.loading("a/kept") == {"local_files_only": True, **model_files.NO_CODE}
 
 
 @pytest.mark.combinations
@@ -104,7 +105,7 @@ def test_a_model_in_the_cache_needs_no_hub(point, tmp_path):
 @pytest.mark.parametrize("path", ["missing", "a/b/c", "/nowhere/x", "./a", "~/a", "a/"])
 def test_what_is_no_name_is_not_asked_for(server, path):
     with pytest.raises(UsageError, match="folder"):
-        hub.loading(path)
+        model_files.loading(path)
     assert Hub.asked == 0
 
 
@@ -117,7 +118,7 @@ def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(
     report = "\x1b[1mModel LOAD REPORT\x1b[0m from: x\nKey | Status\n{} | {} |\n\nNotes:\n- MISSING:\tinitialised"
     logger.addHandler(listener)
     try:
-        with hub.reading("x"):
+        with model_files.reading("x"):
             for row in rows:
                 logger.warning(report.format(*row))
     finally:
@@ -128,7 +129,7 @@ def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(
 
 def test_a_folder_is_not_asked_for(server, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
-    assert hub.loading(str(tmp_path)) == hub.NO_CODE
+    assert model_files.loading(str(tmp_path)) == model_files.NO_CODE
     assert Hub.asked == 0
 
 

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from rollenv.agents.gguf import IN_WHEELS, gguf_of, model_at
 from rollenv.core.cache import cached
 from rollenv.core.errors import MissingExtra, UsageError
-from rollenv.gguf import IN_WHEELS, gguf_of, model_at
 from rollenv.rollout.fingerprints import model_fingerprint
 
 NAME = "smollm2-135m"
@@ -148,7 +148,7 @@ def test_the_converted_model_answers_as_transformers_does_from_the_file(tmp_path
     from rollenv.agents.local import LocalAgent
 
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
-    convert = "from rollenv.gguf import model_at; print(model_at('smollm2-135m'))"
+    convert = "from rollenv.agents.gguf import model_at; print(model_at('smollm2-135m'))"
     both = [subprocess.Popen([sys.executable, "-c", convert], stdout=-1, stderr=-1, text=True) for _ in range(2)]
     told = [process.communicate() for process in both]
     folders = {out.strip() for out, _ in told}

@@ -6,7 +6,7 @@ import pytest
 
 from rollenv.core.errors import UsageError
 
-ray_calls = pytest.importorskip("rollenv.ray_calls")
+ray_calls = pytest.importorskip("rollenv.rollout.ray_calls")
 amd = pytest.importorskip("ray._private.accelerators.amd_gpu")
 
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 import rollenv
-from rollenv import typed
 from rollenv.cli.play import VI, letters
+from rollenv.core import human_input
 from rollenv.rollout import validation
 
 
@@ -33,7 +33,7 @@ def known(sample):
     """What is learned from random actions."""
     env = Lamp(sample)
     env.reset(seed=0)
-    return typed.reader(env, "a lamp")
+    return human_input.reader(env, "a lamp")
 
 
 def test_a_few_actions_are_all_known():
@@ -60,13 +60,13 @@ def test_an_environment_whose_random_actions_fail_is_played_by_what_is_typed(err
 
 
 def test_random_actions_that_are_no_texts_are_left_out():
-    assert known(lambda: 3) == typed.ActionReader()
-    assert known(lambda: None) == typed.ActionReader()
+    assert known(lambda: 3) == human_input.ActionReader()
+    assert known(lambda: None) == human_input.ActionReader()
 
 
 def test_an_environment_that_takes_long_for_an_action_is_not_waited_for(monkeypatch):
     now = itertools.count()
-    monkeypatch.setattr(typed.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(human_input.time, "monotonic", lambda: next(now))
     asked = []
     found = known(lambda: asked.append(1) or "on")
     assert len(asked) < 5
@@ -109,7 +109,7 @@ class Till(rollenv.Env):
 def test_the_actions_of_each_turn_are_known_at_that_turn(lists):
     env = Till(lists)
     observation, info = env.reset(seed=0)
-    learned = typed.reader(env, observation, info)
+    learned = human_input.reader(env, observation, info)
     assert learned.now(env, info).few == ("[buy]",)
     info = env.step("[buy]")[4]
     assert learned.now(env, info).few == ("[sell]", "[wait]")

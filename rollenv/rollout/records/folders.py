@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rollenv.agents.gguf import STEPS
 from rollenv.core.errors import UsageError
-from rollenv.gguf import STEPS
 
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 #: Files that mark a folder as a run's, and are the source of its page.

