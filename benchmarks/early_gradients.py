@@ -32,9 +32,9 @@ from rollenv.rollout.types import Group, Task
 from rollenv.rollout.workers.base import WorkerEnv, Workers
 from rollenv.trainers.config import load_config
 from rollenv.trainers.early import EarlyUpdater
-from rollenv.trainers.learner import Updater
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
+from rollenv.trainers.updater import Updater
 
 GROUPS, SIZE, TURNS = 128, 8, 5
 RATIOS = (0.1, 0.3, 0.5, 1.0)

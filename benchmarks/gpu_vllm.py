@@ -34,13 +34,13 @@ from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import parse_config
 from rollenv.trainers.config.load import with_settings
 from rollenv.trainers.experience import experience
-from rollenv.trainers.learner import Updater
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.ranks import ALONE
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.training_state import begin
+from rollenv.trainers.updater import Updater
 
 CUDA = torch.cuda.is_available()
 #: Mixtures of experts, small enough to be built in seconds.

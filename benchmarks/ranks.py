@@ -21,10 +21,10 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group
 from rollenv.trainers import sharded_state
 from rollenv.trainers.config import TrainConfig, load_config
-from rollenv.trainers.learner import Updater
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.training_state import TrainingState, begin, restore
+from rollenv.trainers.updater import Updater
 from rollenv.trainers.worker_rank import run_worker_rank
 
 SIZES = {"small": [(64, 2)], "full": [(128, 4), (512, 6)]}

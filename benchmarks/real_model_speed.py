@@ -118,10 +118,10 @@ def with_learner(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], i
     import numpy as np
 
     from rollenv.trainers.config import load_config
-    from rollenv.trainers.learner import Updater
     from rollenv.trainers.ranks import ALONE
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.training_state import begin
+    from rollenv.trainers.updater import Updater
 
     config = load_config("smollm2_arithmetic", [f"model={folder / 'model'}", "optimizer.lr=1e-8"])
     learner = Updater(config, begin(config, {}, lambda *_: None, ALONE), RunDir(folder / "run"))

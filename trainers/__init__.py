@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rollenv.trainers.advantages.turns import gigpo, mt_grpo, rebn, step_reinforce
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.load import load_config
+    from rollenv.trainers.learner import Learner
     from rollenv.trainers.losses.types import LossInput, TokenLoss
-    from rollenv.trainers.own_loop import Learner
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.trainer import Trainer, TrainingResult
     from rollenv.trainers.training import train
@@ -58,7 +58,7 @@ __getattr__, __dir__ = lazy_names(
         "rollenv.trainers.advantages.turns": "gigpo mt_grpo rebn step_reinforce",
         "rollenv.trainers.config": "TrainConfig",
         "rollenv.trainers.config.load": "load_config",
-        "rollenv.trainers.own_loop": "Learner",
+        "rollenv.trainers.learner": "Learner",
         "rollenv.trainers.run_dir": "RunDir",
         "rollenv.trainers.trainer": "Trainer TrainingResult",
         "rollenv.trainers.training": "train",

@@ -21,13 +21,14 @@ from rollenv.core.errors import UsageError
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.batches import Batches
+from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.experience import Experience, Floats, experience
-from rollenv.trainers.learner import StepTotals, TrainingError, Updater
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
 from rollenv.trainers.training_state import TrainingState
+from rollenv.trainers.updater import StepTotals, Updater
 
 
 class GradientSum:

@@ -21,11 +21,11 @@ from rollenv.trainers import checkpoint
 from rollenv.trainers.batches import weights_for_player
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.seats import PastConfig
-from rollenv.trainers.learner import Updater
 from rollenv.trainers.models import Report
 from rollenv.trainers.policies.lora import merged_weights
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.training_state import TrainingState, begin, restore
+from rollenv.trainers.updater import Updater
 
 
 class PastSelves(Agent):

@@ -36,7 +36,6 @@ from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.early import EarlyBatches, EarlyUpdater
-from rollenv.trainers.learner import Updater
 from rollenv.trainers.opponents import Opponents
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
@@ -48,6 +47,7 @@ from rollenv.trainers.stored import StoredBatches
 from rollenv.trainers.termination import Terminated, Termination
 from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
+from rollenv.trainers.updater import Updater
 
 #: ``watch(stage, done, total, numbers)``, called on progress.
 Watch = Callable[[str, int, int, dict[str, float]], None]

@@ -6,10 +6,10 @@ import collections
 
 from rollenv.trainers import sharded_state
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.learner import Updater
 from rollenv.trainers.ranks import Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.training_state import begin, restore
+from rollenv.trainers.updater import Updater
 
 
 def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:

@@ -28,14 +28,14 @@ def train_from(url: str, settings: Sequence[str], batch: int, accept: bool = Fal
 
     Args:
         settings: ``model=`` (what the gateway serves), ``run_dir=``, ``temperature=`` (the gateway's), and those of
-            :class:`rollenv.trainers.own_loop.Learner`.
+            :class:`rollenv.trainers.learner.Learner`.
         accept: continue although the model changed.
     """
     import httpx
 
     from rollenv.agents.gateway.session import GatewaySample
     from rollenv.agents.local import LocalAgent
-    from rollenv.trainers.own_loop import Learner
+    from rollenv.trainers.learner import Learner
 
     own = ("model=", "run_dir=", "temperature=")
     named = key_values(each for each in settings if each.startswith(own))

@@ -16,12 +16,13 @@ import words
 from waiting import eventually
 
 from rollenv.core.errors import UsageError
+from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.config import load_config
 from rollenv.trainers.early import EarlyUpdater
-from rollenv.trainers.learner import TrainingError, Updater
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.termination import Terminated
 from rollenv.trainers.trainer import Trainer
+from rollenv.trainers.updater import Updater
 
 BASE = [
     "threads=1", "iterations=4", "checkpoint_every=1", "env.kwargs={}", "eval.kwargs={}", f"env.id={words.ID}",

@@ -16,8 +16,8 @@ from tiny_runs import policy_of, start, trained
 from rollenv import UsageError
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers import checkpoint
+from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.experience import experience, micro_batches, minibatches
-from rollenv.trainers.learner import TrainingError
 from rollenv.trainers.objective import POLICY_LOSSES
 from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.run_dir import RunDir, read_rows
@@ -227,7 +227,7 @@ def test_a_cut_episode_is_valued_by_the_critic_in_the_state_that_would_have_foll
                 assert trajectory.final_ids == (follows if number else ())
                 cut = replace(last, prompt_ids=trajectory.final_ids or last.prompt_ids + last.response_ids)
                 alone = experience([Group(trajectory.task, [replace(trajectory, turns=[cut])])], "turn")
-                value = state.critic.values(pack(alone, [0]), learner._hidden_states(pack(alone, [0])))[0]
+                value = state.critic.values(pack(alone, [0]), learner.hidden_states(pack(alone, [0])))[0]
                 assert abs(value.item()) > 1e-3
                 expected += 0.9 * value.item()
             at = np.flatnonzero(data.trajectory == number)[-1]

@@ -24,11 +24,11 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
 from rollenv.trainers.experience import experience, shares
-from rollenv.trainers.learner import Updater
 from rollenv.trainers.ranks import ALONE, RankLost, Ranks
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.training_state import begin, restore
+from rollenv.trainers.updater import Updater
 from rollenv.trainers.worker_rank import run_worker_rank
 
 CASES = {

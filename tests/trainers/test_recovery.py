@@ -22,11 +22,12 @@ import rollenv
 from rollenv import UsageError
 from rollenv.core import registry
 from rollenv.trainers import checkpoint
+from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.config.section import union_of
-from rollenv.trainers.learner import StepTotals, TrainingError
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
+from rollenv.trainers.updater import StepTotals
 
 pytestmark = pytest.mark.early
 

@@ -20,9 +20,9 @@ from rollenv.core import registry
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.ray_shards import ActorShard
 from rollenv.trainers.batches import Batches
-from rollenv.trainers.learner import Updater
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
+from rollenv.trainers.updater import Updater
 
 pytestmark = pytest.mark.integration
 SHARDS = ["rollout.shards=2", "rollout.shard_options={num_cpus=0.5}"]

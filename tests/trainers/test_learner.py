@@ -25,7 +25,7 @@ from rollenv.rollout.records.folders import open_run
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers import Learner
-from rollenv.trainers.own_loop import grouped
+from rollenv.trainers.learner import grouped
 
 LR = "optimizer.lr=1e-2"
 
