@@ -1,1 +1,1 @@
-"""Wire protocols of ROCK, OpenReward and SandboxFusion; each is a module with ``routes(server)``."""
+"""Wire protocols of ROCK, OpenReward, SandboxFusion, E2B and OpenEnv; each is a module with ``routes(server)``."""

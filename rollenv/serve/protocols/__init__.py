@@ -15,7 +15,7 @@ from rollenv.core.plugins import entry_points, load
 GROUP = "rollenv.protocols"
 
 #: Protocols that come with rollenv. The page is the last: its routes take every path that is left.
-_OWN = ("gem", "openenv", "e2b", "mcp")
+_OWN = ("gem", "mcp")
 
 
 def protocols() -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.plugins.protocols.e2b.service import E2BService
 from rollenv.remote.protocol import SessionGone, TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import (
@@ -32,7 +33,6 @@ from rollenv.sandbox.errors import (
     SandboxPaused,
     SandboxTimeout,
 )
-from rollenv.serve.protocols.e2b.service import E2BService
 from rollenv.serve.responses import Json, Streamed, validated
 from rollenv.serve.sandboxes import SandboxSession
 

@@ -17,8 +17,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.plugins.protocols.e2b.service import E2BService
 from rollenv.remote.protocol import NotAllowed, SessionGone
-from rollenv.serve.protocols.e2b.service import E2BService
 from rollenv.serve.responses import Json, Streamed, status_of
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import SANDBOX_HOST, denied

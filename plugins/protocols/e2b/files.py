@@ -23,13 +23,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core.errors import UsageError
+from rollenv.plugins.protocols.e2b.connect import Feed, Message, followed, ping_of, server_stream, timeout_of, unary
+from rollenv.plugins.protocols.e2b.service import FILES, HOME, E2BService, Path
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
 from rollenv.sandbox.filesystem import FileEvent, OnEvent, WatchHandle
 from rollenv.sandbox.types import Entry
-from rollenv.serve.protocols.e2b.connect import Feed, Message, followed, ping_of, server_stream, timeout_of, unary
-from rollenv.serve.protocols.e2b.service import FILES, HOME, E2BService, Path
 from rollenv.serve.responses import Json, Streamed, validated
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 

@@ -18,12 +18,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.remote.protocol import TooFast
-from rollenv.sandbox import Sandbox
-from rollenv.sandbox.commands import CommandHandle, Terminal
-from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxTimeout
-from rollenv.sandbox.types import CommandResult
-from rollenv.serve.protocols.e2b.connect import (
+from rollenv.plugins.protocols.e2b.connect import (
     Feed,
     Message,
     client_stream,
@@ -33,7 +28,12 @@ from rollenv.serve.protocols.e2b.connect import (
     timeout_of,
     unary,
 )
-from rollenv.serve.protocols.e2b.service import E2BService, Path, Variables
+from rollenv.plugins.protocols.e2b.service import E2BService, Path, Variables
+from rollenv.remote.protocol import TooFast
+from rollenv.sandbox import Sandbox
+from rollenv.sandbox.commands import CommandHandle, Terminal
+from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxTimeout
+from rollenv.sandbox.types import CommandResult
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
 #: Maximum processes of one sandbox, and maximum concurrent writes to them, so that processes that do not read leave

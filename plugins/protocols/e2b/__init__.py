@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from starlette.routing import BaseRoute
 
-from rollenv.serve.protocols.e2b import control, files, interpreter, ports, processes
-from rollenv.serve.protocols.e2b.service import E2BService
+from rollenv.plugins.protocols.e2b import control, files, interpreter, ports, processes
+from rollenv.plugins.protocols.e2b.service import E2BService
 from rollenv.serve.server import EnvServer
 
 

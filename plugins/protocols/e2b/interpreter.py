@@ -14,12 +14,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.plugins.protocols.e2b.connect import Feed, followed
+from rollenv.plugins.protocols.e2b.service import HOME, E2BService, Path, Variables
 from rollenv.remote.protocol import SessionGone
 from rollenv.sandbox.errors import NotFound, SandboxDied
 from rollenv.sandbox.sandbox import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.types import Context, Execution, ExecutionError, Result
-from rollenv.serve.protocols.e2b.connect import Feed, followed
-from rollenv.serve.protocols.e2b.service import HOME, E2BService, Path, Variables
 from rollenv.serve.responses import Json, Streamed, body_of, validated
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 

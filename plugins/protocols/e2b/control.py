@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.plugins.protocols.e2b.service import VERSION, E2BService, Variables
 from rollenv.remote.protocol import ServerFull, SessionGone
-from rollenv.serve.protocols.e2b.service import VERSION, E2BService, Variables
 from rollenv.serve.responses import Json, body_of, status_of, validated
 from rollenv.serve.sandboxes import SandboxSession
 
