@@ -15,7 +15,7 @@ from rollenv.sandbox import Machine
 PORT = 8900
 #: The folder for a harness's own files, in the machine.
 HOME = "/run/harness"
-_PROGRAMS = f"{RUNTIMES}/programs"
+_PROGRAMS, _SCRIPTS = f"{RUNTIMES}/programs", f"{RUNTIMES}/scripts"
 
 
 def attached(harness: Harness, gateway: str) -> Attached:
@@ -25,6 +25,8 @@ def attached(harness: Harness, gateway: str) -> Attached:
         gateway: the address of the endpoint, ``HOST:PORT``; in the machine it is ``127.0.0.1:PORT``.
     """
     mounts = {_PROGRAMS: str(Path(__file__).with_name("programs"))}
+    if harness.scripts:
+        mounts[_SCRIPTS] = harness.scripts
     if harness.npm or harness.pip:
         mounts[f"{RUNTIMES}/{harness.folder}"] = str(install(harness))
     return Attached(mounts, {PORT: gateway})
@@ -58,6 +60,7 @@ def program(
         "mcp_url": f"{base_url.rstrip('/')}/mcp",
         "runtime": f"{RUNTIMES}/{harness.folder}",
         "programs": _PROGRAMS,
+        "scripts": _SCRIPTS,
         **architecture(),
     }
     templates = {name: getattr(harness, name) for name in ("env", "files", "stdin", "transcript")}

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
-#: Prints what of the package is there: routes of a server, trackers that recipes may name, suites.
+#: Prints what of the package is there: routes of a server, a harness, trackers that recipes may name, suites.
 FOUND = """
 import json, rollenv
+from rollenv.agents.harness import find_harness, harnesses, program
 from rollenv.bench.suites import suites
 from rollenv.serve.protocols import protocols, routes_of
 from rollenv.trainers.config.run import TrackersConfig
@@ -28,6 +29,12 @@ def tracker():
     except ValueError:
         return []
 
+def started():
+    if "acme-agent" not in harnesses():
+        return []
+    told = {"base_url": "http://127.0.0.1:1", "key": "k", "model": "m", "instruction": "Go.", "seconds": 1}
+    return program(find_harness("acme-agent"), **told)["command"][4:6]
+
 def made():
     try:
         return rollenv.make("acme:hello", seed=1).reset()[0]
@@ -35,7 +42,7 @@ def made():
         return ""
 
 routes = [route.path for route in routes_of("acme")(None)] if "acme" in protocols() else []
-print(json.dumps([made(), routes, tracker(), [each.name for each in suites() if each.name == "acme"]]))
+print(json.dumps([made(), routes, started(), tracker(), [each.name for each in suites() if each.name == "acme"]]))
 """
 
 
@@ -70,10 +77,16 @@ def test_a_package_adds_its_parts_and_takes_them_with_it(python, tmp_path):
     assert installed.returncode == 0, installed.stderr
     found = python("-c", FOUND)
     assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout) == ["Say hello.", ["/acme/ids"], ["AcmeTracker"], ["acme"]]
+    assert json.loads(found.stdout) == [
+        "Say hello.",
+        ["/acme/ids"],
+        ["acme_agent", "--model"],
+        ["AcmeTracker"],
+        ["acme"],
+    ]
     played = python("-m", "rollenv", "acme", "hello")
     assert (played.returncode, played.stdout.strip()) == (0, "reward 1")
 
     assert python("-m", "pip", "uninstall", "--quiet", "--yes", "acme").returncode == 0
-    assert json.loads(python("-c", FOUND).stdout) == ["", [], [], []]
+    assert json.loads(python("-c", FOUND).stdout) == ["", [], [], [], []]
     assert python("-m", "rollenv", "acme", "hello").returncode == 2

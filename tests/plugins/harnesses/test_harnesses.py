@@ -6,7 +6,7 @@ import os
 import pytest
 from stub_endpoint import Endpoint
 
-from rollenv.agents.harness import HARNESSES, PORT, attached, find_harness, play, program
+from rollenv.agents.harness import PORT, attached, find_harness, harnesses, play, program
 from rollenv.core.errors import MissingExtra
 from rollenv.sandbox import Machine
 from rollenv.sandbox.machine import why_not
@@ -19,7 +19,7 @@ ENDS = {"mini-swe-agent": ["echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]}
 LAST = {"smolagents": ("final_answer", {"answer": "done"})}
 
 
-@pytest.mark.parametrize("name", HARNESSES)
+@pytest.mark.parametrize("name", harnesses())
 def test_a_harness_plays_in_its_machine_and_leaves_only_what_the_task_wants(name, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", os.path.expanduser("~/.cache/rollenv"))  # installations are large
     harness = find_harness(name)
