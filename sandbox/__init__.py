@@ -2,11 +2,14 @@
 
 from rollenv.sandbox.commands import CommandHandle, Terminal
 from rollenv.sandbox.errors import (
+    BaseSandboxError,
     ContextBusy,
     FileIsDirectory,
     FileRefused,
     FileThere,
+    InvalidArgument,
     IsolationError,
+    MissingPackage,
     NotADirectory,
     NotFound,
     PoolFull,
@@ -40,6 +43,7 @@ from rollenv.sandbox.types import (
 __all__ = [
     "AsyncSandbox",
     "BaseSandbox",
+    "BaseSandboxError",
     "CommandHandle",
     "CommandResult",
     "Context",
@@ -53,11 +57,13 @@ __all__ = [
     "FileThere",
     "Forward",
     "Image",
+    "InvalidArgument",
     "IsolationError",
     "Limits",
     "Logs",
     "Machine",
     "Metrics",
+    "MissingPackage",
     "NotADirectory",
     "NotFound",
     "Pool",

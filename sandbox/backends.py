@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import UsageError
 from rollenv.sandbox import docker, local
-from rollenv.sandbox.errors import IsolationError
+from rollenv.sandbox.errors import InvalidArgument, IsolationError
 from rollenv.sandbox.inside.protocol import GetMemory, OpenContext, RunCell, RunProgram, Signal
 from rollenv.sandbox.types import Limits, Output
 from rollenv.sandbox.worker import SandboxWorker
@@ -223,17 +222,17 @@ def chosen(sandbox: str | None = None, image: str | None = None) -> dict[str, An
         image: the containers' image; for ``docker`` only.
 
     Raises:
-        UsageError: there is no such backend, or it takes no image.
+        InvalidArgument: there is no such backend, or it takes no image.
         SandboxError: there is no Docker daemon, or it has no such image.
     """
     backend, named = sandbox, ""
     if sandbox in (None, "none", "bwrap"):
         backend, _, named = (os.environ.get(DEFAULT) or "local").partition(":")
     if backend not in BACKENDS:
-        raise UsageError(f"there is no sandbox {backend!r}; choose from {', '.join(BACKENDS)}")
+        raise InvalidArgument(f"there is no sandbox {backend!r}; choose from {', '.join(BACKENDS)}")
     if backend == "local":
         if image is not None or named:
-            raise UsageError(
+            raise InvalidArgument(
                 f"image={image or named!r} is for sandbox='docker'; others show this machine's files or none"
             )
         return {}
@@ -258,15 +257,17 @@ def start(
         IsolationError: a promised or required property does not hold.
     """
     if backend not in BACKENDS:
-        raise UsageError(f"there is no sandbox backend {backend!r}; choose from {', '.join(BACKENDS)}")
+        raise InvalidArgument(f"there is no sandbox backend {backend!r}; choose from {', '.join(BACKENDS)}")
     if unknown := [name for name in require if name not in PROPERTIES]:
-        raise UsageError(f"there is no isolation property {unknown[0]!r}; choose from {', '.join(PROPERTIES)}")
+        raise InvalidArgument(f"there is no isolation property {unknown[0]!r}; choose from {', '.join(PROPERTIES)}")
     if backend == "local" and settings:
-        raise UsageError(f"the local sandbox takes no setting {next(iter(settings))!r}")
+        raise InvalidArgument(f"the local sandbox takes no setting {next(iter(settings))!r}")
     worker = docker.start(limits, packages, **settings) if backend == "docker" else local.start(limits, packages)
     if missing := [name for name in packages if name not in worker.about["loaded"]]:
         worker.close()
-        raise UsageError(f"Python in the {backend} sandbox cannot import {', '.join(missing)}, listed in packages=")
+        raise InvalidArgument(
+            f"Python in the {backend} sandbox cannot import {', '.join(missing)}, listed in packages="
+        )
     kind = f"{backend} {sorted(settings.items())}"
     try:
         with _proving:

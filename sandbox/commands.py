@@ -9,8 +9,14 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from rollenv.core.errors import UsageError
-from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxError, SandboxFileError, SandboxTimeout
+from rollenv.sandbox.errors import (
+    InvalidArgument,
+    NotFound,
+    SandboxDied,
+    SandboxError,
+    SandboxFileError,
+    SandboxTimeout,
+)
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.protocol import Finished
 from rollenv.sandbox.types import CommandResult, OnText, Output, Process, command_result, died, no_process, to_bytes
@@ -63,13 +69,13 @@ class ProgramRunner:
     def _seconds(self, timeout: float | None) -> float:
         seconds = self._worker.limits.seconds if timeout is None else timeout
         if not seconds > 0:
-            raise UsageError(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
+            raise InvalidArgument(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
         return seconds
 
     def _cwd_and_user(self, cwd: str | None, user: str | None) -> Json:
         """Return the working directory and user of a program."""
         if user is not None:
-            raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")
+            raise InvalidArgument("programs of a sandbox have one user; a Machine has more (Machine.create)")
         return {"cwd": cwd}
 
 
@@ -260,7 +266,7 @@ class Commands:
     ) -> protocol.Command:
         words = [*self._sandbox._shell, command] if isinstance(command, str) else list(command)
         if not words:
-            raise UsageError("the command is empty")
+            raise InvalidArgument("the command is empty")
         fields = self._sandbox._worker.limits_of(seconds, {**self._sandbox._env, **(env or {})})
         fields |= {"command": words, "memory_bytes": None, "key": key} | self._sandbox._cwd_and_user(cwd, user)
         return protocol.Command(**fields)

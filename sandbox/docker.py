@@ -14,14 +14,13 @@ import tarfile
 import tempfile
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.needs import extra
 from rollenv.sandbox import carried_python
-from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.errors import MissingPackage, SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store, unpack, whole
 from rollenv.sandbox.local import start_time
@@ -101,6 +100,15 @@ class ContainerChannel:
         self._opened.close()
 
 
+@contextlib.contextmanager
+def _sdk(what: str) -> Iterator[None]:
+    """Explain a failed import of Docker's SDK in the block. ``what``: what needs it, as a sentence begins."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackage(f"{what} needs the docker extra: pip install 'rollenv[docker]' ({error})") from error
+
+
 def connected(base_url: str | None = None) -> Any:
     """Connect to the daemon."""
     import docker
@@ -129,7 +137,7 @@ def start(
     Raises:
         SandboxError: there is no daemon or image, or the container does not start.
     """
-    with extra("docker", "The docker sandbox"):
+    with _sdk("The docker sandbox"):
         import docker  # noqa: F401
     if python is not None or (base_url, image) not in _without_python:
         try:
@@ -205,7 +213,7 @@ def _start(
 @functools.cache
 def require_image(image: str) -> None:
     """Raise a SandboxError if the engine does not answer or has no such image; what was there is not asked again."""
-    with extra("docker", "The docker sandbox"):
+    with _sdk("The docker sandbox"):
         import docker.errors
     try:
         with contextlib.closing(connected()) as client:
@@ -291,7 +299,7 @@ def docker_image(name: str, *, base_url: str | None = None) -> Image | None:
 
     Its files are exported once, into the cache. It does not run in the engine, and nothing is pulled.
     """
-    with extra("docker", "Images of Docker"):
+    with _sdk("Images of Docker"):
         import docker.errors
     try:
         with contextlib.closing(connected(base_url)) as client:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rollenv.core.errors import UsageError
+from rollenv.sandbox.errors import InvalidArgument
 
 #: A name, or a special parameter of a shell, which is empty here.
 _NAME = re.compile(r"[^\W\d]\w*|\d+|[@*#?$!-]")
@@ -68,7 +68,7 @@ def parse(text: str) -> list[Instruction]:
         if match[1].lower() == "escape":
             escape = match[2]
             if escape not in ("\\", "`"):
-                raise UsageError(f"line {at + 1}: the escape character is \\ or `, not {escape!r}")
+                raise InvalidArgument(f"line {at + 1}: the escape character is \\ or `, not {escape!r}")
         at += 1
     instructions = []
     while at < len(lines):
@@ -115,7 +115,7 @@ def _heredocs(words: list[str], lines: list[str], at: int, where: str) -> tuple[
                 break
             body.append(line)
         else:
-            raise UsageError(f"{where}: nothing ends the heredoc {match[3]}")
+            raise InvalidArgument(f"{where}: nothing ends the heredoc {match[3]}")
         heredocs.append((match[3], "".join(f"{line}\n" for line in body), not match[2]))
     return tuple(heredocs), at
 
@@ -160,7 +160,7 @@ class _WordReader:
             elif char == "'" and self.quotes:
                 text, quote, _ = self.text[self.at :].partition("'")
                 if not quote:
-                    raise UsageError(f"{self.text!r}: a ' is missing")
+                    raise InvalidArgument(f"{self.text!r}: a ' is missing")
                 self.at += len(text) + 1
                 parts.append(text)
             elif char == '"' and self.quotes:
@@ -170,7 +170,7 @@ class _WordReader:
             else:
                 parts.append(char)
         if end:
-            raise UsageError(f"{self.text!r}: a {end!r} is missing")
+            raise InvalidArgument(f"{self.text!r}: a {end!r} is missing")
         return "".join(parts)
 
     def _take(self) -> str:
@@ -190,7 +190,7 @@ class _WordReader:
                 parts.append(self._take())
             else:
                 parts.append(char)
-        raise UsageError(f'{self.text!r}: a " is missing')
+        raise InvalidArgument(f'{self.text!r}: a " is missing')
 
     def _variable(self) -> str:
         """Read a variable after its dollar sign."""
@@ -201,7 +201,7 @@ class _WordReader:
             return self.variables.get(match[0], "") if match else "$"
         match = _BRACED.match(self.text, self.at)
         if match is None:
-            raise UsageError(f"{self.text!r}: {self.text[self.at - 1 :][:40]!r} is not a variable")
+            raise InvalidArgument(f"{self.text!r}: {self.text[self.at - 1 :][:40]!r} is not a variable")
         self.at = match.end()
         name, how = match.groups()
         value = self.variables.get(name)
@@ -214,7 +214,7 @@ class _WordReader:
             return _trim_matching(value or "", word, how)
         known = value if value or not how.startswith(":") else None
         if how.endswith("?") and known is None:
-            raise UsageError(f"{name}: {word or 'is not set'}")
+            raise InvalidArgument(f"{name}: {word or 'is not set'}")
         if how.endswith("+"):
             return "" if known is None else word
         return word if known is None else known

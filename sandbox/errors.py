@@ -1,14 +1,34 @@
-"""Errors of sandboxes. An error in untrusted code is not an exception but part of the Execution."""
+"""Errors of sandboxes. An error in untrusted code is not an exception but part of the Execution.
+
+This package stands alone, so they are none of :mod:`rollenv.core.errors`, but have the same ``exit_code``.
+"""
 
 from __future__ import annotations
 
 import errno as numbers
 
-from rollenv.core.errors import RollenvError
+
+class BaseSandboxError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+    #: Exit status of a command that this error ends.
+    exit_code = 1
 
 
-class SandboxError(RollenvError):
-    """Base of the errors of this package."""
+class InvalidArgument(BaseSandboxError, ValueError):
+    """An argument is wrong."""
+
+    exit_code = 2
+
+
+class MissingPackage(BaseSandboxError, ImportError):
+    """A Python package that a backend needs is not installed."""
+
+    exit_code = 3
+
+
+class SandboxError(BaseSandboxError):
+    """A sandbox cannot be had, or cannot do what it was asked for."""
 
 
 class IsolationError(SandboxError):

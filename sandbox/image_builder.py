@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rollenv.core.errors import UsageError
 from rollenv.sandbox import image_copy
 from rollenv.sandbox.dockerfile import Instruction, expand, parse, split
-from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.errors import InvalidArgument, SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store
 from rollenv.sandbox.machine import LIMITS, PATH, Machine
@@ -103,7 +102,7 @@ def build(
     try:
         text = (folder / dockerfile).read_text(encoding="utf-8", errors="replace")
         instructions = parse(text)
-    except (OSError, UsageError) as error:
+    except (OSError, InvalidArgument) as error:
         raise BuildError(f"{folder / dockerfile}: {error}") from error
     offline = offline or Offline()
     offline.prepare(with_files(text, [folder]))
@@ -140,7 +139,7 @@ class _Builder:
             try:
                 unknown = {name for name, _ in step.flags} - _FLAGS.get(step.name, set())
                 if unknown and step.name not in (*_NOTED, "ONBUILD"):
-                    raise UsageError(f"--{min(unknown)} is not supported here")
+                    raise InvalidArgument(f"--{min(unknown)} is not supported here")
                 if step.name == "FROM":
                     stage = self._from(step)
                 elif stage is None:
@@ -151,7 +150,7 @@ class _Builder:
                     self._do(stage, step)
             except BuildError:
                 raise
-            except (UsageError, SandboxError, OSError, ValueError, tarfile.TarError) as error:
+            except (InvalidArgument, SandboxError, OSError, ValueError, tarfile.TarError) as error:
                 raise BuildError(f"{self._where(step)}: {error}") from error
         if stage is None:
             raise BuildError(f"{self.folder / self.name}: there is no FROM")
@@ -176,10 +175,10 @@ class _Builder:
     def _from(self, step: Instruction) -> _Stage:
         words = [expand(word, self.globals, step.escape) for word in step.text.split()]
         if len(words) != 1 and (len(words) != 3 or words[1].upper() != "AS"):
-            raise UsageError("FROM takes an image, or an image AS a name")
+            raise InvalidArgument("FROM takes an image, or an image AS a name")
         name, alias = words[0], words[-1].lower() if len(words) == 3 else ""
         if alias in self.named:
-            raise UsageError(f"there is a stage {alias} already")
+            raise InvalidArgument(f"there is a stage {alias} already")
         if old := self.named.get(name.lower()):
             stage = _Stage(old.image, old.key)
             for trigger in old.triggers:
@@ -244,7 +243,7 @@ class _Builder:
 
     def _run(self, stage: _Stage, step: Instruction) -> None:
         if not step.text:
-            raise UsageError("there is nothing to run")
+            raise InvalidArgument("there is nothing to run")
         for name, value in step.flags:
             if name == "mount" and "type=cache" not in value and "type=tmpfs" not in value:
                 raise BuildError(f"{self._where(step)}: --mount={value} is not supported here, only caches are")
@@ -277,10 +276,10 @@ class _Builder:
             words = [w for w in words if "<<" not in w or w.lstrip("0123456789<-\"'").rstrip("\"'") not in heredocs]
         *names, target = [self._expand(stage, step, word) for word in words] or [""]
         if not target or not (names or step.heredocs):
-            raise UsageError(f"{step.name} takes sources and a target")
+            raise InvalidArgument(f"{step.name} takes sources and a target")
         into = target.endswith("/") or posixpath.basename(target) in (".", "..")
         if len(names) + len(step.heredocs) > 1 and not into:
-            raise UsageError("the target of several sources must be a folder that ends with a slash")
+            raise InvalidArgument("the target of several sources must be a folder that ends with a slash")
         destination = posixpath.normpath(posixpath.join(stage.image.workdir, target))
         archives: list[Path] = []
         if "from" in flags:
@@ -300,7 +299,7 @@ class _Builder:
     ) -> tuple[list[str], Callable[[], list[image_copy.Source]], list[Path]]:
         """Return the parts of the layer's cache key, the sources, and the archives that ADD unpacks."""
         if remote := [name for name in names if re.match(r"(https?|git|ssh)://|git@", name)]:
-            raise UsageError(f"{remote[0]} cannot be fetched: there is no network")
+            raise InvalidArgument(f"{remote[0]} cannot be fetched: there is no network")
         paths = [path for name in names for path in self.context.found(name)]
         archives = [path for path in paths if step.name == "ADD" and path.is_file() and image_copy.is_archive(path)]
         variables = self._variables(stage)
@@ -328,7 +327,7 @@ class _Builder:
             image = self.base(name)
         image = image or _standing_for(name)
         if image is None or other is stage:
-            raise UsageError(f"there is no stage or image {name!r} before this one")
+            raise InvalidArgument(f"there is no stage or image {name!r} before this one")
 
         def get() -> list[image_copy.Source]:
             with Machine.create(image, limits=self.limits) as machine:
@@ -371,7 +370,7 @@ def image_for(name: str, base: Base | None = None) -> Image:
     """Return the image for a registry's name: from ``base``, else the host's system if it can replace the image."""
     image = (base(name) if base else None) or _standing_for(name)
     if image is None:
-        raise UsageError(
+        raise InvalidArgument(
             f"there is no image {name!r} here, and none can be pulled. The host's system "
             "stands for ubuntu, debian, buildpack-deps and python; give others with base= (Image.folder of a "
             "root file system, Image.archive of `docker export`)"
@@ -381,14 +380,14 @@ def image_for(name: str, base: Base | None = None) -> Image:
 
 def _standing_for(name: str) -> Image | None:
     if name == "scratch":
-        raise UsageError("there is no shell in scratch to build with here")
+        raise InvalidArgument("there is no shell in scratch to build with here")
     for pattern, program in KNOWN:
         if match := pattern.fullmatch(_AROUND.sub("", name)):
             if not any(os.access(f"{folder}/{program}", os.X_OK) for folder in ("/usr/bin", "/bin", "/usr/local/bin")):
-                raise UsageError(f"the host's system cannot stand for {name}: it has no {program} in /usr/bin")
+                raise InvalidArgument(f"the host's system cannot stand for {name}: it has no {program} in /usr/bin")
             wanted = match.groupdict().get("python") or ""
             if wanted and not f"{system_python()}.".startswith(f"{wanted}."):
-                raise UsageError(
+                raise InvalidArgument(
                     f"the host's system cannot stand for {name}: its Python is {system_python()}. Give a root file "
                     "system with base= (Image.folder, or Image.archive of `docker export`)"
                 )
@@ -444,5 +443,5 @@ def _pairs(step: Instruction) -> list[tuple[str, str]]:
     else:
         pairs = [(name, value) for name, has, value in (word.partition("=") for word in words) if has and name]
     if not pairs or (len(pairs) != len(words) and "=" in words[0]):
-        raise UsageError("ENV takes NAME=value ..., or NAME and a value")
+        raise InvalidArgument("ENV takes NAME=value ..., or NAME and a value")
     return pairs

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollenv.core.errors import UsageError
-from rollenv.sandbox.errors import NotFound
+from rollenv.sandbox.errors import InvalidArgument, NotFound
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.machine import Machine
 
@@ -63,7 +62,7 @@ class BuildContext:
         paths = [self.folder / path for path in matches(name, lambda base: _listed(self.folder / base))]
         paths = [path for path in paths if path.exists() and self._has(path)]
         if not paths:
-            raise UsageError(f"there is no {name} in {self.folder}, or it is ignored")
+            raise InvalidArgument(f"there is no {name} in {self.folder}, or it is ignored")
         return paths
 
     def _has(self, path: Path) -> bool:
@@ -145,7 +144,7 @@ def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, ow
         mode: permissions in octal; by default unchanged.
     """
     if mode and not re.fullmatch(r"[0-7]{3,4}", mode):
-        raise UsageError(f"--chmod={mode} is not supported; use octal permissions")
+        raise InvalidArgument(f"--chmod={mode} is not supported; use octal permissions")
     numbers = _numbers(machine, owner)
     into = into or machine.files.exists(f"{target}/.")
     data = io.BytesIO()
@@ -193,7 +192,7 @@ def _numbers(machine: Machine, named: str) -> tuple[int, int]:
         line = machine.run(["getent", "group", group], user="0").stdout
         group = line.split(":")[2] if line.count(":") >= 2 else "?"
     if not uid.isdecimal() or not (group or default).isdecimal():
-        raise UsageError(f"--chown={named}: there is no such user or group")
+        raise InvalidArgument(f"--chown={named}: there is no such user or group")
     return int(uid), int(group or default)
 
 

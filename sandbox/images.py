@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rollenv.core.errors import UsageError
+from rollenv.sandbox.errors import InvalidArgument
 from rollenv.sandbox.inside.machine import HOSTNAME, HOSTS
 from rollenv.sandbox.layers import made, store, unpack, whole
 
@@ -215,7 +215,7 @@ class Image:
         """An unpacked root file system, such as one of debootstrap."""
         root = Path(path).absolute()
         if not any((root / name).is_dir() for name in ("usr", "bin")):
-            raise UsageError(f"{root} is not a root file system: it has neither usr nor bin")
+            raise InvalidArgument(f"{root} is not a root file system: it has neither usr nor bin")
         return cls((("", (str(root),)),))
 
     @classmethod
@@ -229,7 +229,7 @@ class Image:
                 if folder is not None:
                     unpack(whole(archive), folder)
         except tarfile.TarError as error:
-            raise UsageError(f"{path} is not an archive of a root file system: {error}") from error
+            raise InvalidArgument(f"{path} is not an archive of a root file system: {error}") from error
         return cls.folder(target)
 
     def over(self, layer: Path) -> Image:

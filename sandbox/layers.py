@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from rollenv.core.cache import cache_folder
+from rollenv.sandbox.errors import InvalidArgument
 from rollenv.sandbox.inside.files import OPAQUE, PAX_OPAQUE
 
 #: Prefix of an incomplete folder's name, and the minimum age in seconds for its removal.
@@ -28,10 +28,25 @@ _CACHES, _UNUSED = ("layers", "roots"), 30 * 86400.0
 
 def store() -> Path:
     """Return the folder of layers and unpacked roots: ``$ROLLENV_CACHE/machines``, else below ``~/.cache/rollenv``."""
-    root = cache_folder() / "machines"
+    root = _cache() / "machines"
     root.mkdir(parents=True, exist_ok=True)
     root.chmod(0o700)  # a file in it may be set-user-id, and it comes from untrusted code
     return root
+
+
+def _cache() -> Path:
+    """Return the folder of rollenv's cache; where no home can be written, one of this user's in /tmp."""
+    named = os.environ.get("ROLLENV_CACHE")
+    folder = Path(os.path.expanduser(named or "~/.cache/rollenv"))
+    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    if named or (folder.is_absolute() and there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        return folder
+    folder = Path(tempfile.gettempdir(), f"rollenv-cache-{os.geteuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if about.st_uid != os.geteuid() or about.st_mode & 0o077:
+        raise InvalidArgument(f"{folder} is open to other users; set ROLLENV_CACHE to a folder of yours")
+    return folder
 
 
 @contextlib.contextmanager

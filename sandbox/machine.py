@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from rollenv.core.errors import UsageError
 from rollenv.sandbox import local
-from rollenv.sandbox.errors import IsolationError, NotFound, SandboxError
+from rollenv.sandbox.errors import InvalidArgument, IsolationError, NotFound, SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.machine import CAPABILITIES, HOSTNAME
@@ -87,7 +86,9 @@ class Machine(BaseSandbox):
         folders = [[os.fspath(path), target] for target, path in (shown or {}).items()]
         for path, target in folders:
             if not os.path.isdir(path) or not target.startswith("/"):
-                raise UsageError(f"shown={{{target!r}: {path!r}}}: it takes a folder of the host, for an absolute path")
+                raise InvalidArgument(
+                    f"shown={{{target!r}: {path!r}}}: it takes a folder of the host, for an absolute path"
+                )
         if gone := [path for _, lower in image.mounts for path in lower if not os.path.isdir(path)]:
             raise NotFound(f"the image's layer {gone[0]} is not there any more: build or commit it again")
         mounts = [[target, list(lower)] for target, lower in image.mounts]
@@ -163,7 +164,7 @@ class Machine(BaseSandbox):
         """
         root = Path(source)
         if not root.is_dir() and not root.is_file():
-            raise UsageError(f"there is no file or folder {source} to upload")
+            raise InvalidArgument(f"there is no file or folder {source} to upload")
 
         def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
             member.uid = member.gid = 0
@@ -261,7 +262,7 @@ def why_not() -> str | None:
 
 def _absolute(path: str) -> str:
     if not path.startswith("/"):
-        raise UsageError(f"a path in a machine must be absolute, got {path!r}")
+        raise InvalidArgument(f"a path in a machine must be absolute, got {path!r}")
     return path
 
 

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from rollenv.core.errors import UsageError
-from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.errors import InvalidArgument, SandboxError
 from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.machine import HOSTNAME
@@ -162,7 +161,7 @@ class AllowList:
 
     def __init__(self, hosts: Sequence[str]):
         if isinstance(hosts, str):
-            raise UsageError(f"network={hosts!r}: it takes a list of hosts, such as [{hosts!r}]")
+            raise InvalidArgument(f"network={hosts!r}: it takes a list of hosts, such as [{hosts!r}]")
         self.hosts = tuple(hosts)
         self.names: list[_Entry] = []
         self.ranges: list[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, int | None]] = []
@@ -172,7 +171,7 @@ class AllowList:
                 self.ranges.append((ipaddress.ip_network(host), port))
             except ValueError:
                 if not _NAME.fullmatch(host.lower()):
-                    raise UsageError(
+                    raise InvalidArgument(
                         f"network entry {entry!r} is not a host name, *.NAME, an address or a range of addresses"
                     ) from None
                 self.names.append(_Entry(host.lower(), port))
@@ -207,12 +206,12 @@ class AllowList:
 
 def _with_port(entry: str) -> tuple[str, int | None]:
     if not isinstance(entry, str):
-        raise UsageError(f"network entry {entry!r} is not a string")
+        raise InvalidArgument(f"network entry {entry!r} is not a string")
     host, colon, port = entry.rpartition(":")
     if not colon or _address(entry) or "/" in entry:
         return entry.strip("[]"), None
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise UsageError(f"network entry {entry!r}: a port is a number from 1 to 65535")
+        raise InvalidArgument(f"network entry {entry!r}: a port is a number from 1 to 65535")
     return host.strip("[]"), int(port)
 
 
@@ -427,7 +426,7 @@ class Ports:
             port: port where a server in the sandbox listens, now or later, on IPv4's loopback or all addresses.
         """
         if not 0 < port < 1 << 16:
-            raise UsageError(f"a port must be from 1 to 65535, got {port!r}")
+            raise InvalidArgument(f"a port must be from 1 to 65535, got {port!r}")
         with self._lock:
             if port not in self._forwards:
                 self._forwards[port] = Forward(self._files, port)

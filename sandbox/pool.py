@@ -17,9 +17,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from rollenv.core.errors import UsageError
 from rollenv.sandbox import backends
-from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError, SandboxFileError
+from rollenv.sandbox.errors import InvalidArgument, PoolFull, SandboxDied, SandboxError, SandboxFileError
 from rollenv.sandbox.inside.protocol import Finished, RunProgram
 from rollenv.sandbox.types import Limits, Output, RunResult, died, exit_code, to_bytes
 from rollenv.sandbox.worker import SandboxWorker
@@ -70,7 +69,7 @@ class Pool:
         **settings: Any,
     ):
         if size is not None and size < 1:
-            raise UsageError(f"a pool needs at least one sandbox, got size={size}")
+            raise InvalidArgument(f"a pool needs at least one sandbox, got size={size}")
         self.limits, self.backend = limits or Limits(), backend
         self._start = functools.partial(backends.start, backend, self.limits, packages, require=require, **settings)
         self._slots = [_Slot(i) for i in range(size or os.cpu_count() or 1)]
@@ -98,7 +97,7 @@ class Pool:
         """
         seconds = self.limits.seconds if timeout is None else timeout
         if not seconds > 0:
-            raise UsageError(f"a timeout must be above 0 s, got {timeout!r}")
+            raise InvalidArgument(f"a timeout must be above 0 s, got {timeout!r}")
         data = to_bytes(stdin)
         slot = self._acquire()
         try:
@@ -282,7 +281,7 @@ class AdaptiveTimeout:
 
     def __init__(self, factor: float = 1.5, least: float = 2.0, most: float = 30.0):
         if not (factor >= 1 and 0 < least <= most):
-            raise UsageError(f"factor must be at least 1 and 0 < least <= most; got {factor}, {least} and {most}")
+            raise InvalidArgument(f"factor must be at least 1 and 0 < least <= most; got {factor}, {least} and {most}")
         self.factor, self.least, self.most = factor, least, most
         self._anchors: dict[Hashable, float] = {}
         self._lock = threading.Lock()

@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from rollenv.core.errors import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.commands import CommandHandle, Commands, ProgramRunner, Terminal, Terminals
-from rollenv.sandbox.errors import FileThere, NotFound, SandboxDied
+from rollenv.sandbox.errors import FileThere, InvalidArgument, NotFound, SandboxDied
 from rollenv.sandbox.filesystem import Files, WatchHandle
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.protocol import Finished
@@ -78,7 +77,7 @@ class BaseSandbox(ProgramRunner):
     def set_timeout(self, seconds: float | None) -> None:
         """End the sandbox after so many seconds, even if code is running; None for never."""
         if seconds is not None and not seconds > 0:
-            raise UsageError(f"a sandbox's lifetime must be above 0 seconds, got {seconds!r}; kill() ends it now")
+            raise InvalidArgument(f"a sandbox's lifetime must be above 0 seconds, got {seconds!r}; kill() ends it now")
         self._set_timer(seconds)
 
     def _set_timer(self, seconds: float | None) -> None:
@@ -233,7 +232,7 @@ class Sandbox(BaseSandbox):
             done = self._run_cell(self._context_of(context, language), code, seconds, output, dict(env or {}))
         else:
             names = STATEFUL if context else (*STATEFUL, *LANGUAGES)
-            raise UsageError(f"there is no language {language!r} here; choose from {', '.join(names)}")
+            raise InvalidArgument(f"there is no language {language!r} here; choose from {', '.join(names)}")
         result = execution(done, output, seconds)
         if result.error is not None and on_error is not None:
             on_error(result.error)
@@ -268,7 +267,7 @@ class Sandbox(BaseSandbox):
             NotFound: there is no such folder, or the sandbox lacks the language's program.
         """
         if language not in STATEFUL:
-            raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")
+            raise InvalidArgument(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")
         context = Context(name or f"context-{next(self._numbers)}", language, cwd)
         with self._contexts_lock:
             if context.name in self._contexts:
@@ -309,7 +308,7 @@ class Sandbox(BaseSandbox):
                 raise NotFound(f"there is no context {name!r}; there are: {', '.join(self._contexts) or 'none'}")
             context = self._contexts[name]
         if language not in (None, context.language):
-            raise UsageError(f"the context {name!r} is for {context.language}, not for {language}")
+            raise InvalidArgument(f"the context {name!r} is for {context.language}, not for {language}")
         return context
 
     def _open_context(self, context: Context) -> None:

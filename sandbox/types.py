@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
-from rollenv.core.errors import UsageError
+from rollenv.sandbox.errors import InvalidArgument
 from rollenv.sandbox.inside.protocol import MIME, Finished
 
 
@@ -37,9 +37,9 @@ class Limits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if not getattr(self, name) > 0:
-                raise UsageError(f"the limit {name} must be above 0, got {getattr(self, name)!r}")
+                raise InvalidArgument(f"the limit {name} must be above 0, got {getattr(self, name)!r}")
         if self.output_bytes > 32 << 20:
-            raise UsageError(f"output_bytes must be at most {32 << 20}, got {self.output_bytes}; write to a file")
+            raise InvalidArgument(f"output_bytes must be at most {32 << 20}, got {self.output_bytes}; write to a file")
 
 
 @dataclass(frozen=True, slots=True)

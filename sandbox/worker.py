@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import (
+    InvalidArgument,
     NotFound,
     SandboxDied,
     SandboxError,
@@ -184,7 +184,7 @@ class SandboxWorker:
             SandboxDied: the sandbox has ended.
         """
         if len(getattr(request, "code", "")) > MAX_CODE:
-            raise UsageError(f"code can have at most {MAX_CODE} characters; write the rest to a file")
+            raise InvalidArgument(f"code can have at most {MAX_CODE} characters; write the rest to a file")
         number: int = next(self._numbers)
         inbox: Inbox = queue.SimpleQueue()
         self._waiting[number] = inbox

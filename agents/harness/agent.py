@@ -23,7 +23,7 @@ from rollenv.agents.harness.records import Harness, find_harness
 from rollenv.agents.harness.run import PORT, attached, play, program
 from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.prompts.session import refuse_pictures, shown
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.pictures import pictures
 from rollenv.core.registry import spec
 from rollenv.envs.terminal.base import TerminalEnv
@@ -229,8 +229,11 @@ class OverTools(_Play):
     def _run(self, task: str) -> dict[str, Any]:
         """Start the machine and run the harness to its end, in a thread."""
         attach = attached(self.agent.harness, self.agent.gateway.address)
-        with Machine.create(**attach.settings) as self._machine:
-            ended = play(self._machine, self.agent.program(self.calls, task, tools=True), cwd="/root")
+        try:
+            with Machine.create(**attach.settings) as self._machine:
+                ended = play(self._machine, self.agent.program(self.calls, task, tools=True), cwd="/root")
+        except SandboxError as error:  # on purpose: this host has no machines, or it has died
+            raise RollenvError(f"{self.agent.harness.name} cannot play in a machine: {error}") from error
         return {name: ended[name] for name in ("exit_code", "output", "seconds")}
 
     def close(self) -> None:

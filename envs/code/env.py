@@ -13,8 +13,8 @@ from rollenv.envs.code.asserts import parse_code, plan
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
+from rollenv.envs.sandboxed import chosen
 from rollenv.sandbox import Runner, RunResult, shared_pool
-from rollenv.sandbox.backends import chosen
 from rollenv.sandbox.pool import AdaptiveTimeout
 
 #: Maximum length of a program.

@@ -11,8 +11,8 @@ from rollenv.core.tools import calculator
 from rollenv.envs.code.tests import CallTests, run_tests
 from rollenv.envs.data.procedural import ProceduralEnv, span
 from rollenv.envs.data.task import RowVerdict
+from rollenv.envs.sandboxed import chosen
 from rollenv.sandbox import Runner, shared_pool
-from rollenv.sandbox.backends import chosen
 
 #: Results of functions, in words and in Python, easy ones first; A and B are replaced by numbers.
 TEMPLATES = (

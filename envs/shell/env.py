@@ -7,6 +7,7 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.envs.data.procedural import span
+from rollenv.envs.sandboxed import as_own_errors
 from rollenv.envs.shell.generate import MIX, SPLITS, generate, split_of
 from rollenv.envs.shell.task import SIZES, ShellTask
 from rollenv.envs.shell.workspace import MachineWorkspace
@@ -52,7 +53,8 @@ class ShellEnv(TerminalEnv):
             raise UsageError(f"partial is a number from 0 to 1, got {partial!r}")
         self.sizes = span("size", size, SIZES[0])
         self.family, self.template, self.split, self.partial = family, template, split, partial
-        self.image = docker_image(image) if isinstance(image, str) else image
+        with as_own_errors():
+            self.image = docker_image(image) if isinstance(image, str) else image
         if isinstance(image, str) and self.image is None:
             raise UsageError(f"Docker has no image {image!r} here: docker pull or build it")
         if self.image is not None:

@@ -13,6 +13,7 @@ from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, NoSuchAbility, UsageError
 from rollenv.core.parsing import cut_middle
 from rollenv.core.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, unknown_argument, write_calls
+from rollenv.envs.sandboxed import as_own_errors
 from rollenv.envs.terminal.program import Attached, Program
 from rollenv.envs.terminal.shell import Ran, Shell
 from rollenv.sandbox import Machine, SandboxDied, SandboxError
@@ -251,7 +252,8 @@ class TerminalEnv(Env):
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         self.close()
         self._begin_again()
-        self._started = self.start(options)
+        with as_own_errors():
+            self._started = self.start(options)
         self._shell = Shell(self.machine, self.cwd, self.command_seconds, self.user)
         tools = [] if self.calls == PLAIN else json.loads(json.dumps(_TOOLS))
         how = _PLAIN_HELP if self.calls == PLAIN else call_instructions(tools, self._form)

@@ -16,6 +16,7 @@ from rollenv.plugins.forge.judge import judge
 from rollenv.plugins.forge.mutants import Mutant, diff_digest, mutants_of, normal_form
 from rollenv.plugins.forge.sources import BadPackage, Package, is_bundled, load
 from rollenv.plugins.forge.suite import Suite
+from rollenv.sandbox import BaseSandboxError
 
 NAME = "forge.jsonl"
 
@@ -157,7 +158,7 @@ def forge(
             result = _forge_package(package, manifest, seed, wanted, timeout, watch)
         except UsageError:
             raise
-        except RollenvError as error:
+        except (RollenvError, BaseSandboxError) as error:
             result = Forged(what, error=str(error))
         done += len(result.tasks)
         results.append(result)

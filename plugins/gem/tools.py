@@ -14,8 +14,8 @@ from rollenv.core.picture_forms import observed
 from rollenv.core.tools import base, mcp, search
 from rollenv.core.tools.base import ToolResult
 from rollenv.core.tools.calls import first_call
+from rollenv.envs import python_tool
 from rollenv.plugins.gem import current
-from rollenv.sandbox import python_tool
 
 TIMEOUT = 5
 

@@ -70,12 +70,14 @@ def _prepared(command: Callable[..., None]) -> Callable[..., None]:
         set_loudness(verbose, quiet)
         try:
             command(*args, **{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
-        except RollenvError as error:
-            _print_error(str(error))
-            raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             error_console.print("stopped")
             raise typer.Exit(130) from None
+        except Exception as error:
+            if not isinstance(error, RollenvError) and not _is_of_a_sandbox(error):
+                raise
+            _print_error(str(error))
+            raise typer.Exit(error.exit_code) from None  # type: ignore[attr-defined]
 
     signature = inspect.signature(command, eval_str=True)
     more = [
@@ -86,6 +88,11 @@ def _prepared(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
+
+
+def _is_of_a_sandbox(error: Exception) -> bool:
+    errors = sys.modules.get("rollenv.sandbox.errors")  # few commands need sandboxes
+    return errors is not None and isinstance(error, errors.BaseSandboxError)
 
 
 def _print_error(text: str) -> None:

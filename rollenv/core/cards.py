@@ -18,7 +18,7 @@ from typing import Any
 
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec, load_entry_point
-from rollenv.core.errors import RollenvError, Unsolvable, UsageError
+from rollenv.core.errors import Unsolvable, UsageError
 from rollenv.core.human_input import ActionReader, reader
 from rollenv.core.needs import Need
 from rollenv.core.parts import PARTS
@@ -86,7 +86,7 @@ def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
     except UsageError:
         raise
     except Exception as error:  # the environment's own
-        said = isinstance(error, ImportError | RollenvError)
+        said = isinstance(error, ImportError) or hasattr(error, "exit_code")  # raised on purpose, as a sandbox's are
         found.problem = str(error) if said else f"it fails with {type(error).__name__}: {error}"
     return found
 

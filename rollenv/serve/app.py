@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from rollenv.core.errors import BadEntryPoint, MissingExtra, RollenvError, UsageError
+from rollenv.core.errors import BadEntryPoint, MissingExtra, UsageError
 from rollenv.core.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed
@@ -18,7 +18,7 @@ from rollenv.serve.logs import Requests, opened_by
 from rollenv.serve.monitoring import CONTENT_TYPE
 from rollenv.serve.native import Native
 from rollenv.serve.protocols import routes_of
-from rollenv.serve.responses import Json, left, refused
+from rollenv.serve.responses import EXPECTED, Json, left, refused
 from rollenv.serve.server import SANDBOX_HOST, EnvServer, WebSocketEndpoint, denied, is_local
 from rollenv.serve.websocket import WebSocket
 
@@ -111,7 +111,7 @@ def make_app(server: EnvServer) -> ASGIApp:
             await server.sessions.stop()
             await server.sessions.workers.aclose()
 
-    handlers = {RollenvError: refused, ClientDisconnect: left}
+    handlers = {**dict.fromkeys(EXPECTED, refused), ClientDisconnect: left}
     app = Starlette(routes=server.hosts + routes, lifespan=lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
     guarded = RequestGuard(app, server)
     return Requests(traces.TracedRequests(guarded) if server.settings.traces else guarded)

@@ -19,6 +19,7 @@ from rollenv.core.needs import extra
 from rollenv.core.registry import list_envs
 from rollenv.core.version import __version__
 from rollenv.remote.protocol import ServerFull
+from rollenv.serve.responses import EXPECTED
 from rollenv.serve.sandboxes import SandboxManager
 from rollenv.serve.sessions import SessionManager
 
@@ -194,7 +195,7 @@ class ReadinessChecks:
                 ok, detail = True, f"not checked: {error}"  # a busy server works
             except TimeoutError:
                 ok, detail = False, f"it took longer than {_SECONDS:g} s"
-            except (RollenvError, OSError) as error:
+            except (*EXPECTED, OSError) as error:
                 ok, detail = False, str(error)
             self.checks[name] = Check(ok, detail, time.monotonic() - began, time.time())
             if not ok:

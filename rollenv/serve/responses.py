@@ -19,15 +19,26 @@ from starlette.types import Receive, Scope, Send
 from rollenv.core.errors import EpisodeOver, RollenvError, UnknownEnv, Unsolvable, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone, TooFast
-from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFileError, SandboxPaused
+from rollenv.sandbox.errors import (
+    BaseSandboxError,
+    ContextBusy,
+    InvalidArgument,
+    NotFound,
+    SandboxDied,
+    SandboxFileError,
+    SandboxPaused,
+)
 
 T = TypeVar("T")
 
 #: An escaped surrogate in JSON.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
+#: Errors that were raised on purpose: a client gets their texts.
+EXPECTED = (RollenvError, BaseSandboxError)
+
 #: HTTP statuses of errors, subclasses first.
-_STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (NotAllowed, 401),
     (TooFast, 429),
     (ServerFull, 503),
@@ -41,22 +52,23 @@ _STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
     (EpisodeOver, 409),
     (Unsolvable, 409),
     (UsageError, 400),
+    (InvalidArgument, 400),
 )
 
 
-def status_of(error: RollenvError) -> int:
+def status_of(error: Exception) -> int:
     """Return the HTTP status for an error."""
     return next((status for cls, status in _STATUSES if isinstance(error, cls)), 500)
 
 
-def retry_after(error: RollenvError) -> dict[str, str]:
+def retry_after(error: Exception) -> dict[str, str]:
     """Return the header ``Retry-After`` if the error has one."""
     if not isinstance(error, ServerFull):
         return {}
     return {"Retry-After": str(max(1, math.ceil(float(error.details.get("retry_after", 1)))))}
 
 
-async def refused(request: Request, error: RollenvError) -> Response:
+async def refused(request: Request, error: Exception) -> Response:
     """Answer an error; the default of all protocols."""
     return Json({"detail": str(error)}, status_of(error), retry_after(error))
 
@@ -126,7 +138,7 @@ class Streamed(Response):
     """A streaming response. The generator is closed as soon as the client disconnects.
 
     Args:
-        pieces: the pieces of the body; if it raises :class:`RollenvError`, the body stays incomplete.
+        pieces: the pieces of the body; if it raises one of :data:`EXPECTED`, the body stays incomplete.
         held: a context manager that is entered now and exited at the end.
     """
 
@@ -152,7 +164,7 @@ class Streamed(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with contextlib.suppress(ClientDisconnect, RollenvError):
+            with contextlib.suppress(ClientDisconnect, *EXPECTED):
                 await while_connected(receive, self._send(send))
         finally:
             await self._pieces.aclose()

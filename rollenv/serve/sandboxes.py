@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from rollenv.core.errors import UsageError
+from rollenv.envs.sandboxed import chosen
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
-from rollenv.sandbox.backends import chosen
 from rollenv.sandbox.types import Limits, RunResult
 from rollenv.serve.logs import audit
 from rollenv.serve.quotas import FairQueue, RateLimiter, stopping

@@ -17,11 +17,10 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollenv.core.errors import RollenvError
 from rollenv.core.needs import extra
 from rollenv.serve.native import Native
 from rollenv.serve.replayed_env import ReplayedEnv
-from rollenv.serve.responses import status_of
+from rollenv.serve.responses import EXPECTED, status_of
 from rollenv.serve.session import Callback, EnvSession
 
 with extra("otel", "rollenv serve --traces"):
@@ -153,7 +152,7 @@ def _span(
             yield span
         except BaseException as error:
             outcome = type(error).__name__
-            is_fault = status_of(error) >= 500 if isinstance(error, RollenvError) else isinstance(error, Exception)
+            is_fault = status_of(error) >= 500 if isinstance(error, EXPECTED) else isinstance(error, Exception)
             if is_fault:  # a fault of the server, not an error or cancellation of the client
                 span.set_status(trace.StatusCode.ERROR)
             raise

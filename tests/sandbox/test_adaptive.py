@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollenv import UsageError
 from rollenv.envs.code.env import CodeEnv
+from rollenv.sandbox import InvalidArgument
 from rollenv.sandbox.pool import AdaptiveTimeout
 
 ROWS = [{"problem": "Add.", "tests": ["assert add(1, 2) == 3"]}]
@@ -27,7 +27,7 @@ def test_it_is_the_papers_rule(history):
 
 @pytest.mark.parametrize("settings", [{"factor": 0.5}, {"least": 0}, {"least": 5, "most": 2}])
 def test_bad_settings(settings):
-    with pytest.raises(UsageError):
+    with pytest.raises(InvalidArgument):
         AdaptiveTimeout(**settings)
 
 

@@ -15,7 +15,7 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.core.env_spec import wrap
-from rollenv.sandbox import Limits, Pool, Sandbox, SandboxError, backends
+from rollenv.sandbox import InvalidArgument, Limits, Pool, Sandbox, SandboxError, backends
 from rollenv.sandbox.docker import LABEL
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -92,7 +92,7 @@ def test_the_variable_chooses_for_all_who_name_none(image, monkeypatch):
     assert backends.chosen() == backends.chosen("none") == {"backend": "docker", "image": image}
     assert backends.chosen("local") == {}
     monkeypatch.setenv("ROLLENV_SANDBOX", "podman")
-    with pytest.raises(UsageError, match=r"podman.*local, docker"):
+    with pytest.raises(InvalidArgument, match=r"podman.*local, docker"):
         backends.chosen()
 
 
@@ -131,7 +131,7 @@ def test_no_container_is_left(image, docker_url):
 def test_what_an_image_lacks_is_said(scratch_image, docker_url):
     with pytest.raises(SandboxError, match=r"has no python3"):
         Sandbox.create("docker", image=scratch_image, base_url=docker_url, python="python3")
-    with pytest.raises(UsageError, match=r"cannot import numpy"):
+    with pytest.raises(InvalidArgument, match=r"cannot import numpy"):
         Sandbox.create("docker", image=scratch_image, base_url=docker_url, packages=["numpy"])
     with pytest.raises(SandboxError, match=r"no image 'absent:1'.*docker pull"):
         Sandbox.create("docker", image="absent:1", base_url=docker_url)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
+from rollenv.envs.python_tool import PythonCodeTool
 from rollenv.sandbox import (
     Execution,
     FileIsDirectory,
@@ -30,7 +31,6 @@ from rollenv.sandbox import (
     SandboxDied,
     SandboxFileError,
 )
-from rollenv.sandbox.python_tool import PythonCodeTool
 from rollenv.sandbox.types import to_bytes
 
 MIB = 1 << 20

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from rollenv.core.errors import UsageError
 from rollenv.sandbox import Image, Limits, Machine, NotFound
+from rollenv.sandbox.errors import InvalidArgument
 
 SMALL = Limits(seconds=20, memory_mb=512, processes=64, disk_mb=64, files=5000)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a machine more than one user")
@@ -277,7 +277,7 @@ def test_files_go_in_and_out(fresh, tmp_path):
     assert (tmp_path / "out/sub/data").read_bytes() == (source / "sub/data").read_bytes()
     for path in (tmp_path / "out").rglob("*"):
         assert path.resolve().is_relative_to(tmp_path) or not path.is_symlink()
-    with pytest.raises(UsageError, match="absolute"):
+    with pytest.raises(InvalidArgument, match="absolute"):
         fresh.upload(source, "x")
 
 
@@ -346,7 +346,7 @@ def test_a_terminal(fresh):
 
 def test_an_unpacked_root_and_an_archive_of_one(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(UsageError, match="root"):
+    with pytest.raises(InvalidArgument, match="root"):
         Image.folder(tmp_path)
     root = tmp_path / "root"
     needed = re.findall(r"(/\S+) \(", subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True).stdout)
@@ -366,7 +366,7 @@ def test_an_unpacked_root_and_an_archive_of_one(tmp_path, monkeypatch):
 
 def test_an_archive_that_is_none(tmp_path):
     (tmp_path / "x").write_text("not an archive")
-    with pytest.raises(UsageError, match="archive"):
+    with pytest.raises(InvalidArgument, match="archive"):
         Image.archive(tmp_path / "x")
 
 

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from rollenv.core.errors import UsageError
 from rollenv.sandbox import Image, Machine
+from rollenv.sandbox.errors import InvalidArgument
 from rollenv.sandbox.network import AllowList, HostRefused
 
 FETCH = """
@@ -254,5 +254,5 @@ def test_a_name_leads_to_the_public_internet(address, monkeypatch):
     "wrong", ["pypi.org", [""], ["http://pypi.org"], ["a b"], ["a:0"], ["a:x"], ["*.*"], ["10.0.0.1/8"], [3], ["a/b"]]
 )
 def test_what_is_no_list_of_hosts_is_an_error(wrong):
-    with pytest.raises(UsageError):
+    with pytest.raises(InvalidArgument):
         AllowList(wrong)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from waiting import running
 
-from rollenv import UsageError
-from rollenv.sandbox import AsyncSandbox, Context, Execution, Limits, NotFound, Pool, Result, Sandbox
+from rollenv.sandbox import AsyncSandbox, Context, Execution, InvalidArgument, Limits, NotFound, Pool, Result, Sandbox
 from rollenv.sandbox.errors import FileThere
 
 #: Of the sandbox that the tests of this file share.
@@ -395,7 +394,7 @@ def test_contexts_are_listed_restarted_and_removed(box):
     for act in (box.restart_context, box.remove_context):
         with pytest.raises(NotFound):
             act(name)
-    with pytest.raises(UsageError, match="'cobol'"):
+    with pytest.raises(InvalidArgument, match="'cobol'"):
         box.create_context(language="cobol")
 
 
@@ -475,7 +474,7 @@ def test_a_language_is_of_its_context(box):
     needs(box, "bash")
     name = box.create_context(language="bash")
     assert said(box.run_code("echo $((1 + 1))", context=name)) == "2\n", "the context says the language"
-    with pytest.raises(UsageError, match="bash"):
+    with pytest.raises(InvalidArgument, match="bash"):
         box.run_code("1", context=name, language="python")
     box.remove_context(name)
 

@@ -13,10 +13,10 @@ import time
 import pytest
 from waiting import running
 
-from rollenv import UsageError
 from rollenv.sandbox import (
     AsyncSandbox,
     ContextBusy,
+    InvalidArgument,
     IsolationError,
     Limits,
     NotFound,
@@ -206,22 +206,22 @@ def test_files(box):
 
 def test_bad_arguments_are_explained(box, backend):
     for timeout in (0, -1):
-        with pytest.raises(UsageError, match="above 0"):
+        with pytest.raises(InvalidArgument, match="above 0"):
             box.run_code("1", timeout=timeout)
-    with pytest.raises(UsageError, match="no language"):
+    with pytest.raises(InvalidArgument, match="no language"):
         box.run_code("1", language="cobol")
-    with pytest.raises(UsageError, match="above 0"):
+    with pytest.raises(InvalidArgument, match="above 0"):
         Limits(memory_mb=0)
-    with pytest.raises(UsageError, match="at most"):
+    with pytest.raises(InvalidArgument, match="at most"):
         Limits(output_bytes=1 << 40)
-    with pytest.raises(UsageError, match="isolation"):
+    with pytest.raises(InvalidArgument, match="isolation"):
         Sandbox.create(**backend, require=["no_gravity"])
 
 
 def test_unknown_backends_and_settings():
-    with pytest.raises(UsageError, match="docker"):
+    with pytest.raises(InvalidArgument, match="docker"):
         Sandbox.create(backend="chroot")
-    with pytest.raises(UsageError, match="'image'"):
+    with pytest.raises(InvalidArgument, match="'image'"):
         Sandbox.create(image="x")
 
 

@@ -17,8 +17,7 @@ import engine
 import pytest
 from waiting import eventually
 
-from rollenv import UsageError
-from rollenv.sandbox import IsolationError, Limits, Pool, PoolFull, SandboxError
+from rollenv.sandbox import InvalidArgument, IsolationError, Limits, Pool, PoolFull, SandboxError
 from rollenv.sandbox.inside import linux
 
 
@@ -64,7 +63,7 @@ def test_results_say_how_a_run_ended(pool):
     assert slow.seconds < 9
     assert pool.run("print('x' * 10_000_000)").truncated
     assert pool.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)").exit_code == -11
-    with pytest.raises(UsageError, match="above 0"):
+    with pytest.raises(InvalidArgument, match="above 0"):
         pool.run("1", timeout=0)
 
 
@@ -308,5 +307,5 @@ def test_without_user_namespaces_it_refuses_and_says_what_to_do(monkeypatch, tmp
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_bad_sizes(size):
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(InvalidArgument, match="at least one"):
         Pool(size)

@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rollenv import UsageError
 from rollenv.sandbox import (
     AsyncSandbox,
     FileEvent,
     FileRefused,
+    InvalidArgument,
     Limits,
     NotADirectory,
     NotFound,
@@ -216,7 +216,7 @@ def test_a_sandbox_lives_as_long_as_set(backend):
         assert box.expires_at == pytest.approx(time.time() + 100, abs=5)
         box.set_timeout(None)
         assert box.expires_at is None
-        with pytest.raises(UsageError, match="above 0"):
+        with pytest.raises(InvalidArgument, match="above 0"):
             box.set_timeout(0)
         box.set_timeout(0.7)
         with pytest.raises(SandboxDied):
@@ -328,7 +328,7 @@ def test_a_server_inside_is_reached_from_outside():
         refused = socket.create_connection(("127.0.0.1", int(nobody.address.rpartition(":")[2])), timeout=10)
         assert refused.recv(10) == b"", "nobody listens there"
         refused.close()
-        with pytest.raises(UsageError, match="65535"):
+        with pytest.raises(InvalidArgument, match="65535"):
             box.ports.forward(70_000)
         box.kill()
         idle.settimeout(10)

@@ -25,8 +25,8 @@ from rollenv.core.tools.function import FunctionTool
 from rollenv.core.tools.mcp import MCPError, MCPTool
 from rollenv.core.tools.search import CorpusSearchTool, SearchTool
 from rollenv.core.wrappers import ToolEnvWrapper, get_wrapper_fns
+from rollenv.envs.python_tool import MAX_CHARACTERS, PythonCodeTool
 from rollenv.sandbox import RunResult
-from rollenv.sandbox.python_tool import MAX_CHARACTERS, PythonCodeTool
 
 
 def add(a: int, b: int = 1, unit: Literal["m", "km"] = "m") -> str:

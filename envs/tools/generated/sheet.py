@@ -12,6 +12,7 @@ from pydantic import Field
 
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import ToolError, tool
+from rollenv.envs.python_tool import PythonCodeTool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.formulas import (
@@ -26,7 +27,6 @@ from rollenv.envs.tools.generated.formulas import (
 )
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Fact, Goal, GoalDraw, GoalKind, Path, World
-from rollenv.sandbox.python_tool import PythonCodeTool
 
 Row = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Column = Annotated[str, Field(pattern="^[A-Z]$")]

@@ -27,13 +27,14 @@ from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import (
     FileRefused,
     FileThere,
+    InvalidArgument,
     NotFound,
     SandboxDied,
     SandboxFileError,
     SandboxPaused,
     SandboxTimeout,
 )
-from rollenv.serve.responses import Json, Streamed, validated
+from rollenv.serve.responses import EXPECTED, Json, Streamed, validated
 from rollenv.serve.sandboxes import SandboxSession
 
 #: Maximum events that wait for a client, and maximum seconds that their producer waits for it.
@@ -113,6 +114,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (FileRefused, "permission_denied"),
     (SandboxFileError, "invalid_argument"),
     (UsageError, "invalid_argument"),
+    (InvalidArgument, "invalid_argument"),
 )
 _STATUSES = {
     "resource_exhausted": 429,
@@ -135,7 +137,7 @@ def unary(
             params = validated(model, _message(await request.body()))
             async with asyncio.timeout(_limit(request)):
                 return Json(await method(session, params))
-        except (RollenvError, TimeoutError) as error:
+        except (*EXPECTED, TimeoutError) as error:
             failure = _failure(error)
             return Json(failure, _STATUSES.get(failure["code"], 500))
 
@@ -159,7 +161,7 @@ def server_stream(
             async with contextlib.aclosing(method(session, validated(model, message), request)) as events:
                 async for event in events:
                     yield _envelope(event)
-        except (RollenvError, TimeoutError) as error:
+        except (*EXPECTED, TimeoutError) as error:
             last = {"error": _failure(error)}
         yield _envelope(last, 2)
 
@@ -183,7 +185,7 @@ def client_stream(
             async with asyncio.timeout(_limit(request)):
                 messages = (validated(model, message) async for message in _envelopes(request))
                 body = _envelope(await method(session, messages)) + _envelope({}, 2)
-        except (RollenvError, TimeoutError) as error:
+        except (*EXPECTED, TimeoutError) as error:
             body = _envelope({"error": _failure(error)}, 2)
         return Response(body, media_type=_STREAM)
 

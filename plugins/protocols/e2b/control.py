@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.plugins.protocols.e2b.service import VERSION, E2BService, Variables
 from rollenv.remote.protocol import ServerFull, SessionGone
-from rollenv.serve.responses import Json, body_of, status_of, validated
+from rollenv.serve.responses import EXPECTED, Json, body_of, status_of, validated
 from rollenv.serve.sandboxes import SandboxSession
 
 #: Maximum snapshots of one client, and maximum forks of one request.
@@ -117,7 +117,7 @@ class Snapshots:
         for _ in range(params.count):
             try:
                 fork = await self.open(session.owner, details.template, details.env, **settings)
-            except RollenvError as error:
+            except EXPECTED as error:
                 forks.append({"error": {"code": status_of(error), "message": str(error)}})
             else:
                 forks.append({"sandbox": self.service.keys(fork, request)})
@@ -301,7 +301,7 @@ class _Control:
         details.paused = True
         try:
             await session.sandbox.pause()
-        except RollenvError:
+        except EXPECTED:
             details.paused = False
             raise
         return Response(status_code=204)

@@ -13,14 +13,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.plugins.protocols.e2b.connect import Feed, followed
 from rollenv.plugins.protocols.e2b.service import HOME, E2BService, Path, Variables
 from rollenv.remote.protocol import SessionGone
-from rollenv.sandbox.errors import NotFound, SandboxDied
+from rollenv.sandbox.errors import InvalidArgument, NotFound, SandboxDied
 from rollenv.sandbox.sandbox import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.types import Context, Execution, ExecutionError, Result
-from rollenv.serve.responses import Json, Streamed, body_of, validated
+from rollenv.serve.responses import EXPECTED, Json, Streamed, body_of, validated
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
 #: Seconds of silence before a keepalive.
@@ -147,8 +147,9 @@ class _Interpreter:
             feed.finish({"type": "number_of_executions", "execution_count": done.execution_count})
         except (SandboxDied, SessionGone):
             last = {"type": "lost"}
-        except RollenvError as error:
-            feed.finish(_error(ExecutionError(type(error).__name__, str(error))))
+        except EXPECTED as error:
+            name = "UsageError" if isinstance(error, InvalidArgument) else type(error).__name__
+            feed.finish(_error(ExecutionError(name, str(error))))
         finally:
             feed.finish(last)
 

@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.plugins.protocols.e2b.service import E2BService
 from rollenv.remote.protocol import NotAllowed, SessionGone
-from rollenv.serve.responses import Json, Streamed, status_of
+from rollenv.serve.responses import EXPECTED, Json, Streamed, status_of
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import SANDBOX_HOST, denied
 
@@ -69,7 +69,7 @@ class PortProxy(BaseRoute):
             answer = await self._answer(Request(scope, receive), session, address)
         except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError):
             answer = Json({"code": 502, "message": f"The sandbox runs, but nothing answers at port {port}"}, 502)
-        except RollenvError as error:
+        except EXPECTED as error:
             answer = Json({"code": status_of(error), "message": str(error)}, status_of(error))
         if scope["type"] == "http":
             await answer(scope, receive, send)

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.plugins.protocols.e2b.connect import (
     Feed,
     Message,
@@ -34,6 +34,7 @@ from rollenv.sandbox import Sandbox
 from rollenv.sandbox.commands import CommandHandle, Terminal
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxTimeout
 from rollenv.sandbox.types import CommandResult
+from rollenv.serve.responses import EXPECTED
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
 #: Maximum processes of one sandbox, and maximum concurrent writes to them, so that processes that do not read leave
@@ -157,7 +158,7 @@ class Running:
         try:
             assert self.handle is not None
             self.last = _end(self.handle.wait(), time.monotonic() - begun >= self.seconds)
-        except (RollenvError, OSError) as error:
+        except (*EXPECTED, OSError) as error:
             self.last = error
         ended()
         for feed in list(self.feeds):

@@ -23,13 +23,13 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone, TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import SandboxDied, SandboxPaused
 from rollenv.serve.auth import Client
 from rollenv.serve.logs import audit
-from rollenv.serve.responses import Json, retry_after, status_of
+from rollenv.serve.responses import EXPECTED, Json, retry_after, status_of
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 from rollenv.serve.server import EnvServer, is_local
 
@@ -234,9 +234,9 @@ class E2BService:
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
-            except (RollenvError, HTTPException) as problem:
+            except (*EXPECTED, HTTPException) as problem:
                 # starlette raises HTTPException for a malformed form
-                error = problem if isinstance(problem, RollenvError) else UsageError(problem.detail)
+                error = UsageError(problem.detail) if isinstance(problem, HTTPException) else problem
             status, text = status_of(error), str(error)
             if inside and isinstance(error, SessionGone | SandboxDied | SandboxPaused):
                 status, text = 502, f"The sandbox was not found: {error}"  # clients look for these words

@@ -27,12 +27,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.protocol import ServerError, SessionGone
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
 from rollenv.sandbox.types import Execution, Limits
-from rollenv.serve.responses import Json, body_of, validated, wrong_fields
+from rollenv.serve.responses import EXPECTED, Json, body_of, validated, wrong_fields
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 from rollenv.serve.server import EnvServer
 
@@ -317,7 +317,7 @@ class _Service:
                 return _answer(result=await call(client.name, params))
             except ValidationError as error:
                 return _failure(wrong_fields(error), _BAD, "invalid parameter")
-            except (RollenvError, Failed) as error:
+            except (*EXPECTED, Failed) as error:
                 return _failure(str(error), _code(error))
 
         return handle

@@ -21,6 +21,7 @@ from rollenv.plugins.suites.harbor.read import find_tasks, read_task
 from rollenv.plugins.suites.harbor.verify import SolutionNotPlayed, lacking, verify
 from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, image_copy
 from rollenv.sandbox.docker import docker_image
+from rollenv.sandbox.errors import InvalidArgument
 from rollenv.sandbox.image_builder import HIDDEN, Base, BuildError, build, image_for
 from rollenv.sandbox.machine import LIMITS
 from rollenv.sandbox.network import AllowList
@@ -153,7 +154,7 @@ class HarborEnv(TerminalEnv):
     def _named(self, task: TaskFolder, name: str) -> Image:
         try:
             return image_for(name, self.base)
-        except UsageError as error:
+        except (UsageError, InvalidArgument) as error:
             raise BuildError(f"{task.path}: there is no Dockerfile, and {error}") from error
 
     def _limits(self, task: TaskFolder) -> Limits:

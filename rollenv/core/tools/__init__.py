@@ -15,6 +15,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "rollenv.core.tools.backend": "Backend tool ToolError",
         "rollenv.core.tools.function": "FunctionTool",
-        "rollenv.sandbox.python_tool": "PythonCodeTool",
+        "rollenv.envs.python_tool": "PythonCodeTool",
     },
 )

@@ -23,7 +23,7 @@ WrapperFn = Callable[..., Env]
 
 
 def _python_tool(**settings: Any) -> BaseTool:
-    tool: BaseTool = importlib.import_module("rollenv.sandbox.python_tool").PythonCodeTool(**{"timeout": 5, **settings})
+    tool: BaseTool = importlib.import_module("rollenv.envs.python_tool").PythonCodeTool(**{"timeout": 5, **settings})
     return tool
 
 

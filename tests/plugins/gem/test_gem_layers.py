@@ -16,9 +16,9 @@ from rollenv.core import wrappers
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.core.registry import ENV_REGISTRY
 from rollenv.envs.multi import MultiAgentEnv
+from rollenv.envs.python_tool import PythonCodeTool
 from rollenv.plugins.gem import MODULES, core, multiagent, registration, tools
 from rollenv.plugins.gem import wrappers as gem_wrappers
-from rollenv.sandbox.python_tool import PythonCodeTool
 
 GUESS, NIM = "game:GuessTheNumber-v0-easy", "multi:Nim-v0"
 MAKE = {"rollenv": rollenv.make, "gem": registration.make}

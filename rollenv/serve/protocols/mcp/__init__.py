@@ -19,15 +19,15 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from rollenv.core import cards
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.version import __version__
+from rollenv.envs.python_tool import shortened
 from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
-from rollenv.sandbox.python_tool import shortened
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held
 from rollenv.serve.quotas import stopping
-from rollenv.serve.responses import Json, json_of, retry_after, status_of, wrong_fields
+from rollenv.serve.responses import EXPECTED, Json, json_of, retry_after, status_of, wrong_fields
 from rollenv.serve.server import EnvServer
 from rollenv.serve.sessions import served
 
@@ -154,7 +154,7 @@ class McpSession:
             return types.CallToolResult(content=content, structured_content=_valid(plain))
         except ValidationError as error:
             problem = f"wrong arguments of {name}: {wrong_fields(error)}"
-        except RollenvError as error:
+        except EXPECTED as error:
             problem = str(error)
         except Exception:
             logger.exception("the MCP tool %s failed", name)
@@ -217,7 +217,7 @@ class Door:
                 return
             talk = self._talk(request.headers.get("mcp-session-id"), client, env_id)
             await talk.serve(scope, _again(body, receive), send_and_record, body)
-        except RollenvError as error:
+        except EXPECTED as error:
             if started:
                 raise
             headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotAllowed) else {}

@@ -16,15 +16,15 @@ from typing_extensions import TypedDict
 
 from rollenv.agents.prompts.session import shown
 from rollenv.core import cards
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
 from rollenv.core.registry import list_envs
+from rollenv.envs.python_tool import shortened
 from rollenv.remote.protocol import SessionGone, session_name
-from rollenv.sandbox.python_tool import shortened
 from rollenv.sandbox.types import CommandResult, Execution
 from rollenv.serve.auth import Client
-from rollenv.serve.responses import without_data
+from rollenv.serve.responses import EXPECTED, without_data
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
 from rollenv.serve.session import EnvSession
@@ -273,7 +273,7 @@ class Held:
         async with session.use() as held:
             running = await held.commands.start(command, cwd=cwd, timeout=seconds)
             try:
-                with contextlib.suppress(RollenvError):  # it may have ended
+                with contextlib.suppress(*EXPECTED):  # it may have ended
                     await running.send_stdin("", close=True)
                 done = await running.wait()
             except asyncio.CancelledError:

@@ -8,8 +8,8 @@ import re
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import Element, code_blocks, first_tagged
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
+from rollenv.envs.sandboxed import chosen
 from rollenv.sandbox import Runner, Sandbox, SandboxDied, shared_pool
-from rollenv.sandbox.backends import chosen
 
 #: Maximum characters of a program's output in an observation.
 MAX_CHARACTERS = 20_000
