@@ -1,7 +1,9 @@
-"""The sandbox needs nothing else of rollenv."""
+"""The sandbox needs nothing else of rollenv, which knows its errors."""
 
 import subprocess
 import sys
+
+import pytest
 
 from rollenv import sandbox
 
@@ -40,3 +42,11 @@ def test_it_is_imported_and_runs_where_rollenv_has_nothing_else(tmp_path):
     refused, answer, others = done.stdout.splitlines()
     assert "local, docker" in refused
     assert (answer, others) == ("42", "[]")
+
+
+def test_its_errors_end_a_command_with_a_line(rollenv_command, monkeypatch):
+    pytest.importorskip("docker", reason="the docker SDK is not installed")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    told = rollenv_command("serve", "--sandbox", "docker")
+    assert (told.returncode, told.stderr.count("\n")) == (1, 1)
+    assert told.stderr.startswith("error: Docker does not answer")
