@@ -23,10 +23,6 @@ _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CONTRACTS = {each["name"]: each for each in _PROJECT["tool"]["importlinter"]["contracts"]}
 GROUPS = {*_PROJECT["project"]["entry-points"]}
 
-#: The sandbox takes errors, needs and tools of the core until it stands alone.
-STILL_UP = ("sandbox", "core")
-
-
 _KINDS = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.Call, ast.Constant, ast.JoinedStr)
 
 
@@ -131,10 +127,7 @@ def test_no_arrow_goes_up():
     order = CONTRACTS["Every room imports only rooms below it"]["layers"][::-1]
     floors = {name: order.index(room(name)) for name in sources()}
     graph = arrows(entry_points=True)
-    up = {(name, to) for name, found in graph.items() for to in found if floors[name] < floors[to]}
-    allowed = {(name, to) for name, to in up if (room(name), room(to)) == STILL_UP}
-    assert up - allowed == set()
-    assert allowed, "an exception that is needed no more"
+    assert {(name, to) for name, found in graph.items() for to in found if floors[name] < floors[to]} == set()
 
 
 def test_no_string_names_a_namespace_of_environments():

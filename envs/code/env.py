@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_code_block
+from rollenv.core.tools.sandboxed import chosen
 from rollenv.envs.code.asserts import parse_code, plan
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
-from rollenv.envs.sandboxed import chosen
 from rollenv.sandbox import Runner, RunResult, shared_pool
 from rollenv.sandbox.pool import AdaptiveTimeout
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from rollenv.core.errors import UsageError
 from rollenv.core.tools import calculator
+from rollenv.core.tools.sandboxed import chosen
 from rollenv.envs.code.tests import CallTests, run_tests
 from rollenv.envs.data.procedural import ProceduralEnv, span
 from rollenv.envs.data.task import RowVerdict
-from rollenv.envs.sandboxed import chosen
 from rollenv.sandbox import Runner, shared_pool
 
 #: Results of functions, in words and in Python, easy ones first; A and B are replaced by numbers.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollenv.core.errors import UsageError
+from rollenv.core.tools.sandboxed import as_own_errors
 from rollenv.envs.data.procedural import span
-from rollenv.envs.sandboxed import as_own_errors
 from rollenv.envs.shell.generate import MIX, SPLITS, generate, split_of
 from rollenv.envs.shell.task import SIZES, ShellTask
 from rollenv.envs.shell.workspace import MachineWorkspace

@@ -13,7 +13,7 @@ from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, NoSuchAbility, UsageError
 from rollenv.core.parsing import cut_middle
 from rollenv.core.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, unknown_argument, write_calls
-from rollenv.envs.sandboxed import as_own_errors
+from rollenv.core.tools.sandboxed import as_own_errors
 from rollenv.envs.terminal.program import Attached, Program
 from rollenv.envs.terminal.shell import Ran, Shell
 from rollenv.sandbox import Machine, SandboxDied, SandboxError

@@ -12,9 +12,9 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.parsing import first_tagged
 from rollenv.core.picture_forms import observed
 from rollenv.core.tools import base, mcp, search
+from rollenv.core.tools import python as python_tool
 from rollenv.core.tools.base import ToolResult
 from rollenv.core.tools.calls import first_call
-from rollenv.envs import python_tool
 from rollenv.plugins.gem import current
 
 TIMEOUT = 5

@@ -87,7 +87,7 @@ def command(
     attached: bool = typer.Option(False, hidden=True),  # ends when standard input is closed, for rollenv.serve.cluster
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
-    from rollenv.envs.sandboxed import chosen
+    from rollenv.core.tools.sandboxed import chosen
     from rollenv.sandbox.backends import DEFAULT
     from rollenv.serve import auth
     from rollenv.serve.catalog import read_catalog

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from rollenv.envs.python_tool import PythonCodeTool
+from rollenv.core.tools.python import PythonCodeTool
 from rollenv.sandbox import (
     Execution,
     FileIsDirectory,

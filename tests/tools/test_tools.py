@@ -23,9 +23,9 @@ from rollenv.core.tools.calculator import calculator
 from rollenv.core.tools.calls import first_call
 from rollenv.core.tools.function import FunctionTool
 from rollenv.core.tools.mcp import MCPError, MCPTool
+from rollenv.core.tools.python import MAX_CHARACTERS, PythonCodeTool
 from rollenv.core.tools.search import CorpusSearchTool, SearchTool
 from rollenv.core.wrappers import ToolEnvWrapper, get_wrapper_fns
-from rollenv.envs.python_tool import MAX_CHARACTERS, PythonCodeTool
 from rollenv.sandbox import RunResult
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import ToolError, tool
-from rollenv.envs.python_tool import PythonCodeTool
+from rollenv.core.tools.python import PythonCodeTool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.formulas import (

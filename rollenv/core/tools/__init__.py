@@ -7,6 +7,7 @@ from rollenv.core.lazy import lazy_names
 if TYPE_CHECKING:
     from rollenv.core.tools.backend import Backend, ToolError, tool
     from rollenv.core.tools.function import FunctionTool
+    from rollenv.core.tools.python import PythonCodeTool
 
 __all__ = ["Backend", "FunctionTool", "PythonCodeTool", "ToolError", "tool"]
 
@@ -15,6 +16,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "rollenv.core.tools.backend": "Backend tool ToolError",
         "rollenv.core.tools.function": "FunctionTool",
-        "rollenv.envs.python_tool": "PythonCodeTool",
+        "rollenv.core.tools.python": "PythonCodeTool",
     },
 )

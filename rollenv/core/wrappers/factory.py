@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,9 @@ WrapperFn = Callable[..., Env]
 
 
 def _python_tool(**settings: Any) -> BaseTool:
-    tool: BaseTool = importlib.import_module("rollenv.envs.python_tool").PythonCodeTool(**{"timeout": 5, **settings})
-    return tool
+    from rollenv.core.tools.python import PythonCodeTool
+
+    return PythonCodeTool(**{"timeout": 5, **settings})
 
 
 def _search_tool(**settings: Any) -> BaseTool:

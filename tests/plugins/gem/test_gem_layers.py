@@ -15,8 +15,8 @@ import rollenv
 from rollenv.core import wrappers
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.core.registry import ENV_REGISTRY
+from rollenv.core.tools.python import PythonCodeTool
 from rollenv.envs.multi import MultiAgentEnv
-from rollenv.envs.python_tool import PythonCodeTool
 from rollenv.plugins.gem import MODULES, core, multiagent, registration, tools
 from rollenv.plugins.gem import wrappers as gem_wrappers
 

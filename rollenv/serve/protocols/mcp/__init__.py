@@ -21,8 +21,8 @@ from starlette.types import Message, Receive, Scope, Send
 from rollenv.core import cards
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
+from rollenv.core.tools.python import shortened
 from rollenv.core.version import __version__
-from rollenv.envs.python_tool import shortened
 from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held

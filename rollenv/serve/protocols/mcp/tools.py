@@ -20,7 +20,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
 from rollenv.core.registry import list_envs
-from rollenv.envs.python_tool import shortened
+from rollenv.core.tools.python import shortened
 from rollenv.remote.protocol import SessionGone, session_name
 from rollenv.sandbox.types import CommandResult, Execution
 from rollenv.serve.auth import Client

@@ -8,7 +8,7 @@ import re
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import Element, code_blocks, first_tagged
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.envs.sandboxed import chosen
+from rollenv.core.tools.sandboxed import chosen
 from rollenv.sandbox import Runner, Sandbox, SandboxDied, shared_pool
 
 #: Maximum characters of a program's output in an observation.
