@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import at_line
-from rollenv.rollout.seats import role_of
+from rollenv.rollout.seats import seat_role_of
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.trainers import advantages as adv
 from rollenv.trainers.advantages.moments import parts, ragged
@@ -142,7 +142,7 @@ def _input(data: Experience, shaped: Shaped, entropy: Callable[[], Floats]) -> a
         kl=shaped.kl,
         values=data.columns.get("values"),
         bootstrap=shaped.bootstrap,
-        roles=[f"{t.task.env_id} {role_of(t)}" for t in data.trajectories],
+        roles=[f"{t.task.env_id} {seat_role_of(t)}" for t in data.trajectories],
         baselines=shaped.baselines,
         compute_entropy=entropy,
     )

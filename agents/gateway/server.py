@@ -244,8 +244,8 @@ def _pieces(dialect: Dialect, session: GatewaySession, node: CallNode, request: 
         prompt = session.tree.prompt_ids(node)
         answer = replace(answer, prompt_ids=prompt, response_ids=node.response_ids, logprobs=node.logprobs)
     if request.stream:
-        return dialect.events(answer, request)
-    return [json.dumps(dialect.whole(answer, request)).encode()]
+        return dialect.response_events(answer, request)
+    return [json.dumps(dialect.response_body(answer, request)).encode()]
 
 
 async def _wait_for_disconnect(http: Http) -> None:

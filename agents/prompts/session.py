@@ -166,7 +166,7 @@ class TokenSession(Session):
         if isinstance(self.play, Conversation):
             if self.play.wants_tools:
                 self.play.offer(offered_tools(info))
-            self.play.add(role_of(info), shown(observation, info), images)
+            self.play.add(chat_role_of(info), shown(observation, info), images)
             return self.play.prompt()
         prompt: Ids = ()
         for text in self.play.prompts(observation, info):
@@ -177,7 +177,7 @@ class TokenSession(Session):
         return prompt
 
 
-def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
+def chat_role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
     """Return the role of an observation in a chat, by the ``info`` of the same reset or step."""
     return "tool" if info.get("use_tool") else "user"
 

@@ -19,7 +19,7 @@ from rollenv.agents.engines.base import eyes_of, open_eyes
 from rollenv.agents.gguf import gguf_of
 from rollenv.agents.model_files import NO_CODE, check_model, reading
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.prompts.session import role_of, shown
+from rollenv.agents.prompts.session import chat_role_of, shown
 from rollenv.agents.prompts.step import as_text
 from rollenv.cli.common import console
 from rollenv.core.env import Env
@@ -354,7 +354,7 @@ def first_prompt(
     if form is None:
         return as_text(prompt.examples, "\n\n".join(filter(None, (prompt.system, shown(observation, info)))))
     talk = Conversation(form, prompt.system or None, examples=prompt.examples)
-    talk.add(role_of(info), shown(observation, info), pictures(info) if eyes_of(tokenizer) else ())
+    talk.add(chat_role_of(info), shown(observation, info), pictures(info) if eyes_of(tokenizer) else ())
     return form.decode(talk.prompt())
 
 

@@ -281,7 +281,7 @@ class Episode:
             try:
                 returned = member(session, Session, name)()
                 if name == "record":
-                    self.trajectory.record = validation.plain(returned, "an agent's record")
+                    self.trajectory.record = validation.json_copy(returned, "an agent's record")
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
@@ -329,7 +329,7 @@ class Episode:
 
     def _version(self) -> int | None:
         version = member(self.agent, Agent, "version")
-        return None if version is None else validation.whole(version, "the agent's version")
+        return None if version is None else validation.non_negative_int(version, "the agent's version")
 
     def _classify_agent_error(self, what: str, error: BaseException) -> BaseException:
         """Convert an exception of the agent to AgentFailed, unless it ends the rollout or the episode."""

@@ -125,7 +125,7 @@ def own_view(trajectory: Trajectory) -> Trajectory:
     return from_seat(trajectory, trajectory.seat) or replace(trajectory, turns=[])
 
 
-def role_of(trajectory: Trajectory) -> str:
+def seat_role_of(trajectory: Trajectory) -> str:
     """Return the name of the role in which an episode was played: the environment's, or the number of the seat."""
     roles = trajectory.record.get("roles", ())
     return str(roles[trajectory.seat]) if trajectory.seat < len(roles) else f"seat {trajectory.seat}"
@@ -152,9 +152,9 @@ def by_seat(groups: Sequence[Group], name: str = "learner") -> list[Group]:
             names = trajectory.record.get("seats", ())
             views = [from_seat(trajectory, seat) for seat in range(len(names)) if names[seat] == name]
             played = [view for view in views if view is not None]
-            roles = Counter(role_of(view) for view in played)
+            roles = Counter(seat_role_of(view) for view in played)
             for view in played:
-                role = role_of(view)
+                role = seat_role_of(view)
                 compared.setdefault((role, trajectory.member if roles[role] > 1 else -1), []).append(view)
         split += [Group(group.task, seen, group.number) for seen in compared.values()]
     return split

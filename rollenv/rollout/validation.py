@@ -126,7 +126,7 @@ def _success(value: Any) -> bool:
 
 def _check_seats(info: dict[str, Any]) -> None:
     """Check what an environment of several players reports: numbers and texts by player, and who is next."""
-    info["players"] = players = whole(info["players"], "info['players']")
+    info["players"] = players = non_negative_int(info["players"], "info['players']")
     if players > _MOST_PLAYERS:
         raise BadValue(f"info['players'] is {players}; at most {_MOST_PLAYERS} can play")
     checks: dict[str, Callable[[Any], Any]] = {
@@ -145,7 +145,7 @@ def _check_seats(info: dict[str, Any]) -> None:
         if len(info["forfeit"]) != 2:
             raise BadValue("info['forfeit'] must have two returns: of who forfeits, and of each other player")
     if "player" in info:
-        info["player"] = whole(info["player"], "info['player']")
+        info["player"] = non_negative_int(info["player"], "info['player']")
         if info["player"] >= players:
             raise BadValue(f"info['player'] must be from 0 to {players - 1}, not {info['player']}")
 
@@ -217,7 +217,7 @@ def action(value: Any) -> Action:
         integers(value.prompt_ids, "prompt_ids"),
         integers(value.response_ids, "response_ids"),
         tuple(number(each, "every value of logprobs") for each in _sequence(value.logprobs, "logprobs")),
-        whole(value.policy_version, "an action's policy_version"),
+        non_negative_int(value.policy_version, "an action's policy_version"),
         integers(value.versions, "versions"),
         finish,
         text(value.raw, "an action's raw response"),
@@ -241,10 +241,10 @@ def _messages(values: Any) -> tuple[dict[str, Any], ...]:
     messages = _sequence(values, "messages")
     if not all(isinstance(message, dict) for message in messages):
         raise BadValue("an action's messages are dicts with a role and a content")
-    return tuple(plain(messages, "an action's messages")) if messages else ()
+    return tuple(json_copy(messages, "an action's messages")) if messages else ()
 
 
-def plain(value: Any, what: str) -> Any:
+def json_copy(value: Any, what: str) -> Any:
     """Copy JSON data."""
     try:
         return json.loads(json.dumps(value)) if value else value
@@ -265,7 +265,7 @@ def integers(values: Any, what: str) -> tuple[int, ...]:
     return items
 
 
-def whole(value: Any, what: str) -> int:
+def non_negative_int(value: Any, what: str) -> int:
     """Check a non-negative integer that fits 32 bits."""
     return integers((value,), what)[0]
 

@@ -21,10 +21,10 @@ class Dialect(Protocol):
     def read(self, body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
         """Parse the request in a body; ``known`` caches parsed items of the same session and dialect."""
 
-    def whole(self, answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
+    def response_body(self, answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
 
-    def events(self, answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
+    def response_events(self, answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
         """Yield the complete stream of an answer."""
 
     def status(self, problem: GatewayError) -> int:

@@ -129,7 +129,7 @@ def _result(block: dict[str, Any], where: str) -> Message:
     return Message("tool", text, call_id=fields.required(block, "tool_use_id", where), images=images)
 
 
-def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
+def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
     content: list[dict[str, Any]] = []
     if answer.reasoning:  # clients require a signature and send it back unchanged
@@ -156,9 +156,9 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     }
 
 
-def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
+def response_events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer."""
-    for data in _events(whole(answer, request)):
+    for data in _events(response_body(answer, request)):
         yield event(data, data["type"])
 
 

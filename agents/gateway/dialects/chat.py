@@ -89,7 +89,7 @@ def _call(of: dict[str, Any], where: str) -> FunctionCall:
     )
 
 
-def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
+def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
     if answer.reasoning:
@@ -101,7 +101,7 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     return {**_head(answer, request, "chat.completion"), "choices": [choice], "usage": _usage(answer), **ids}
 
 
-def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
+def response_events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer."""
     head = _head(answer, request, "chat.completion.chunk")
 

@@ -134,7 +134,7 @@ def _match_by_name(messages: list[Message]) -> Iterator[Message]:
         yield message
 
 
-def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
+def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
     parts: list[dict[str, Any]] = []
     if answer.reasoning:
@@ -154,9 +154,9 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": request.model, "responseId": answer.id}
 
 
-def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
+def response_events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer, a single event."""
-    yield event(whole(answer, request))
+    yield event(response_body(answer, request))
 
 
 def error(problem: GatewayError) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def _tools(of: dict[str, Any], where: str, namespace: str = "") -> Iterator[dict
         yield from client_tools.openai(of, where, namespace)
 
 
-def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
+def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
     cut, wanted = answer.finish == "length", dict(request.more.get("response_format", {"type": "text"}))
     wanted |= wanted.pop("json_schema", {})
@@ -241,9 +241,9 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     }
 
 
-def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
+def response_events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer."""
-    for number, (name, data) in enumerate(_events(whole(answer, request))):
+    for number, (name, data) in enumerate(_events(response_body(answer, request))):
         yield event({"type": name, "sequence_number": number, **data}, name)
 
 
@@ -281,7 +281,7 @@ def error_event(problem: GatewayError) -> bytes:
     details = body["error"]
     # Codex does not retry these codes.
     code = details["code"] or ("invalid_prompt" if problem.status < 500 else "server_error")
-    failed = {**whole(ModelAnswer(""), ModelRequest(())), "status": "failed", "output": [], "usage": None}
+    failed = {**response_body(ModelAnswer(""), ModelRequest(())), "status": "failed", "output": [], "usage": None}
     failed["error"] = {"code": code, "message": details["message"]}
     error_fields = {"code": code, "message": details["message"], "param": details["param"], **body}
     return event({"type": "error", "sequence_number": 0, **error_fields}, "error") + event(

@@ -175,8 +175,8 @@ def test_events_and_answers_are_of_the_vendors_types():
             if mine is dialect:
                 answer = ModelAnswer("Hm.", (FunctionCall("call_1", function, json.dumps(arguments)),))
                 request = dialect.read({"messages": ASKED, "input": ASKED, "tools": [tool]}, nothing_stored)
-                whole.model_validate(dialect.whole(answer, request))
-                for one in parsed(dialect.events(answer, request)):
+                whole.model_validate(dialect.response_body(answer, request))
+                for one in parsed(dialect.response_events(answer, request)):
                     if dialect is RESPONSES:  # OpenAI's types of chunks have no custom calls, its server sends them
                         event.validate_python(one)
 
@@ -197,12 +197,12 @@ def test_a_custom_tool_of_a_namespace_keeps_it():
     inner = {"type": "namespace", "name": "files", "tools": [CUSTOM, {"type": "web_search"}]}
     request = RESPONSES.read({"input": ASKED, "tools": [inner]}, nothing_stored)
     call = FunctionCall("call_1", "apply_patch", json.dumps({"input": PATCH}), "files")
-    (item,) = RESPONSES.whole(ModelAnswer("", (call,)), request)["output"]
+    (item,) = RESPONSES.response_body(ModelAnswer("", (call,)), request)["output"]
     assert (item["type"], item["namespace"], item["input"]) == ("custom_tool_call", "files", PATCH)
     (message,) = RESPONSES.read({"input": [item]}, nothing_stored).messages
     assert message.calls[0].namespace == "files"
     outside = dataclasses.replace(call, namespace="")
-    assert RESPONSES.whole(ModelAnswer("", (outside,)), request)["output"][0]["type"] == "function_call"
+    assert RESPONSES.response_body(ModelAnswer("", (outside,)), request)["output"][0]["type"] == "function_call"
 
 
 RESULTS = [
@@ -273,7 +273,7 @@ def test_anthropics_tools_are_functions(kind, name, keys, absent):
     commands = function["parameters"]["properties"].get("command", {}).get("enum", ())
     assert ("undo_edit" in commands) == (name == "str_replace_editor")
     call = FunctionCall("call_1", name, '{"command": "view"}')
-    assert MESSAGES.whole(ModelAnswer("", (call,)), request)["content"] == [
+    assert MESSAGES.response_body(ModelAnswer("", (call,)), request)["content"] == [
         {"type": "tool_use", "id": "call_1", "name": name, "input": {"command": "view"}}
     ]
     with pytest.raises(GatewayError, match=r"tools\[0\].name"):
@@ -325,7 +325,7 @@ def test_a_reference_leads_back_to_a_call_of_any_form():
         if dialect is RESPONSES:
             answer = ModelAnswer("", (FunctionCall("call_1", function, json.dumps(arguments)),))
             request = RESPONSES.read({"input": ASKED, "tools": [tool]}, nothing_stored)
-            (item,) = RESPONSES.whole(answer, request)["output"]
+            (item,) = RESPONSES.response_body(answer, request)["output"]
             reference = {"type": "item_reference", "id": item["id"]}
             (message,) = RESPONSES.read({"input": [reference]}, {"call_1": answer}.get).messages
             assert message.calls == answer.calls

@@ -264,7 +264,7 @@ def test_what_an_endpoint_may_know_is_read_and_the_rest_named(path):
     else:
         assert (request.more["reasoning_effort"], request.more["parallel_tool_calls"]) == ("low", False)
     if path == "responses":
-        answered = DIALECTS[path].whole(ModelAnswer("{}"), request)
+        answered = DIALECTS[path].response_body(ModelAnswer("{}"), request)
         assert answered["text"] == WISHES[path]["text"]  # clients parse by it
     named = {"responses": ["truncation"], "messages": ["context_management"], "gemini": ["safetySettings"]}
     assert [*request.ignored] == named.get(path, [])
@@ -417,7 +417,7 @@ def test_any_json_is_read_or_refused(dialect, body):
 def test_references_lead_back_to_the_answer():
     answer = ANSWERS["all"]
     stored = {answer.id: answer, "call_1": answer, "call_2": answer}.get
-    items = RESPONSES.whole(answer, ModelRequest(()))["output"]
+    items = RESPONSES.response_body(answer, ModelRequest(()))["output"]
     for typed in ({"type": "item_reference"}, {}):
         references = [{**typed, "id": item["id"]} for item in items]
         assert RESPONSES.read({"input": [*ASKED, *references]}, stored).messages[1] == answer.message

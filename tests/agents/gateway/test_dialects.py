@@ -69,8 +69,8 @@ class Gateway:
         if self.error and not self.begun:
             return httpx2.Response(dialect.status(self.error), json=dialect.error(self.error))
         if not read.stream:
-            return httpx2.Response(200, json=dialect.whole(self.answer, read))
-        events = [dialect.error_event(self.error)] if self.error else dialect.events(self.answer, read)
+            return httpx2.Response(200, json=dialect.response_body(self.answer, read))
+        events = [dialect.error_event(self.error)] if self.error else dialect.response_events(self.answer, read)
         stream = b"".join([dialect.keepalive, dialect.keepalive, *events])
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
 
@@ -211,8 +211,8 @@ TYPES = (
 def test_answers_and_events_are_of_the_vendors_types(answer):
     request = ModelRequest((Message("user", "Look."),), model="m")
     for dialect, whole, event in TYPES:
-        whole.model_validate(dialect.whole(answer, request))
-        for one in parsed(dialect.events(answer, request)):
+        whole.model_validate(dialect.response_body(answer, request))
+        for one in parsed(dialect.response_events(answer, request)):
             event.validate_python(one)
 
 
@@ -226,7 +226,7 @@ def test_arguments_that_are_no_object_reach_a_messages_client_where_claude_code_
 
 def test_responses_events_come_in_order_and_count_up():
     answer = ModelAnswer("I look.", (dataclasses.replace(CALLS[0], namespace="shell"),), "Hm.", "tool_calls")
-    events = parsed(RESPONSES.events(answer, ModelRequest(())))
+    events = parsed(RESPONSES.response_events(answer, ModelRequest(())))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created",
@@ -248,9 +248,9 @@ def test_responses_events_come_in_order_and_count_up():
 
 def test_a_chat_stream_ends_with_usage_only_where_it_is_asked_for():
     request = CHAT.read({"messages": ASKED, "stream": True}, nothing_stored)
-    assert "usage" not in parsed(CHAT.events(ANSWERS["all"], request))[-1]
+    assert "usage" not in parsed(CHAT.response_events(ANSWERS["all"], request))[-1]
     asked = {"messages": ASKED, "stream": True, "stream_options": {"include_usage": True}}
-    last = parsed(CHAT.events(ANSWERS["all"], CHAT.read(asked, nothing_stored)))[-1]
+    last = parsed(CHAT.response_events(ANSWERS["all"], CHAT.read(asked, nothing_stored)))[-1]
     assert last["choices"] == []
     assert last["usage"]["total_tokens"] == 25
 
@@ -259,7 +259,7 @@ def test_a_chat_stream_ends_with_usage_only_where_it_is_asked_for():
 def test_tokens_go_into_a_chat_answer_where_they_are_asked_for(field):
     answer = ModelAnswer("Hé", prompt_ids=(1, 2), response_ids=(3, 4), logprobs=(-0.5, -0.25))
     request = CHAT.read({"messages": ASKED, field: True}, nothing_stored)
-    whole, first = CHAT.whole(answer, request), parsed(CHAT.events(answer, request))[0]
+    whole, first = CHAT.response_body(answer, request), parsed(CHAT.response_events(answer, request))[0]
     ChatCompletion.model_validate(whole)
     ChatCompletionChunk.model_validate(first)
     for got in (whole, first):
@@ -269,8 +269,8 @@ def test_tokens_go_into_a_chat_answer_where_they_are_asked_for(field):
             ("token_id:3", -0.5),
             ("token_id:4", -0.25),
         ]
-    assert CHAT.whole(ModelAnswer("of an endpoint"), request)["choices"][0]["logprobs"] is None
-    assert "token_ids" not in json.dumps(CHAT.whole(answer, ModelRequest(())))
+    assert CHAT.response_body(ModelAnswer("of an endpoint"), request)["choices"][0]["logprobs"] is None
+    assert "token_ids" not in json.dumps(CHAT.response_body(answer, ModelRequest(())))
 
 
 # -- errors and the rest -----------------------------------------------------------------------------------------------

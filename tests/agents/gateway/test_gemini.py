@@ -85,8 +85,8 @@ def test_results_without_ids_answer_the_calls_of_their_names_in_order():
 @every_answer
 def test_answers_are_of_googles_types_and_come_back_as_they_were(answer):
     request = ModelRequest((), model="m")
-    (event,) = parsed(GEMINI.events(answer, request))
-    assert event == GEMINI.whole(answer, request)
+    (event,) = parsed(GEMINI.response_events(answer, request))
+    assert event == GEMINI.response_body(answer, request)
     whole = types.GenerateContentResponse.model_validate(event)
     assert whole.usage_metadata.total_token_count == 25
     ends = {"length": types.FinishReason.MAX_TOKENS}
