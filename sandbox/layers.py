@@ -173,6 +173,11 @@ def _is_real(folder: Path, parent: Path) -> bool:
 
 
 def _unpack_one(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path, folder: Path) -> None:
+    """Write a member at its target, whose parents are real folders, in the place of what is there.
+
+    A symbolic link may point anywhere: it is resolved inside the machine only, and nothing is written through it. A
+    hard link is made here, so its source must be a file of this layer.
+    """
     if os.path.lexists(target) and not (member.isdir() and target.is_dir() and not target.is_symlink()):
         shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
     if member.isdir():
@@ -185,17 +190,7 @@ def _unpack_one(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path,
             os.link(source, target)
         return
     elif member.isreg():
-        # Preserve holes of sparse files.
-        contents = archive.extractfile(member)
-        assert contents is not None
-        with open(target, "xb") as file:
-            for start, length in member.sparse if member.issparse() else [(0, member.size)]:  # type: ignore[misc, union-attr]
-                contents.seek(start)
-                file.seek(start)
-                while length > 0 and (piece := contents.read(min(length, 1 << 20))):
-                    file.write(piece)
-                    length -= len(piece)
-            file.truncate(member.size)
+        _write_file(member, archive, target)
     elif member.isfifo():
         os.mkfifo(target)
     elif member.ischr() and (member.devmajor, member.devminor) == (0, 0):
@@ -204,20 +199,39 @@ def _unpack_one(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path,
     else:
         return  # machines may not create devices
     if not member.issym():
-        for key, value in member.pax_headers.items():
-            name = key.removeprefix("SCHILY.xattr.")
-            data = value.encode("utf-8", "surrogateescape")
-            if key == PAX_OPAQUE and value == "y":
-                os.setxattr(target, OPAQUE, b"y")
-            elif name != key and name.startswith("user.") and not name.startswith("user.overlay."):
-                with contextlib.suppress(OSError):
-                    os.setxattr(target, name, data, follow_symlinks=False)
+        _set_attributes(member, target)
     with contextlib.suppress(PermissionError):
         os.chown(target, member.uid, member.gid, follow_symlinks=False)
     if not member.issym():
         target.chmod(member.mode & 0o7777)
     with contextlib.suppress(OSError):
         os.utime(target, (member.mtime, member.mtime), follow_symlinks=False)
+
+
+def _write_file(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path) -> None:
+    """Write a regular file, with the holes of a sparse one."""
+    contents = archive.extractfile(member)
+    assert contents is not None
+    with open(target, "xb") as file:
+        for start, length in member.sparse if member.issparse() else [(0, member.size)]:  # type: ignore[misc, union-attr]
+            contents.seek(start)
+            file.seek(start)
+            while length > 0 and (piece := contents.read(min(length, 1 << 20))):
+                file.write(piece)
+                length -= len(piece)
+        file.truncate(member.size)
+
+
+def _set_attributes(member: tarfile.TarInfo, target: Path) -> None:
+    """Set a user's extended attributes, and that of an opaque folder; not overlayfs's others, which redirect paths."""
+    for key, value in member.pax_headers.items():
+        name = key.removeprefix("SCHILY.xattr.")
+        data = value.encode("utf-8", "surrogateescape")
+        if key == PAX_OPAQUE and value == "y":
+            os.setxattr(target, OPAQUE, b"y")
+        elif name != key and name.startswith("user.") and not name.startswith("user.overlay."):
+            with contextlib.suppress(OSError):
+                os.setxattr(target, name, data, follow_symlinks=False)
 
 
 def remove(folder: Path) -> None:

@@ -100,6 +100,7 @@ class Trainer:
         self.termination = Termination()
         self._to_save: dict[str, Any] = {}  # the tasks' part of a checkpoint, as of the last step that was finished
         with contextlib.ExitStack() as stack:
+            # Rewards and weights, from a checkpoint if there is one.
             if config.placement.roles.used:
                 from rollenv.rollout.ray_calls import connected
 
@@ -120,12 +121,16 @@ class Trainer:
             self.manager = manager = self._shards(stack) if rollout.shards else self._manager(stack)
             if config.rewards.group:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
+
+            # Episodes that are stored: how often they are seen gives the number of iterations.
             stored = None
             if isinstance(config.batches, StoredConfig):
                 stored = StoredBatches(
                     manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
                 )
                 self.config = config = run.with_iterations(config, stored.updates or config.iterations)
+
+            # What learns, and the other seats' agents.
             self.opponents: Opponents | None = None
             if config.seats.others:
                 self.opponents = Opponents(config, run, state, self.wrappers, self._report_warm_up)
@@ -136,6 +141,7 @@ class Trainer:
                 manager.run(update_weights_of(state.player, weights_for_player(state.policy, config.weight_form)))
                 state.player.version = state.base_agent.version
 
+            # Where batches come from.
             left = config.iterations - state.iteration
             if early:
                 self.batches: Batches = EarlyBatches(manager, state.source, config, state.again, early=early)

@@ -195,17 +195,17 @@ def _add_call(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:
     number, own, function = piece.get("index"), piece.get("id"), _mapping(piece.get("function"))
     name, arguments = function.get("name") or "", _json_text(function.get("arguments") or "")
     numbered = calls if number is None else [call for call in calls if call["index"] == number]
-    if not numbered:
+    if not numbered:  # the first of its number; without numbers, a name or a new id begins a call
         begins = not calls or bool(name) or bool(own and all(call["id"] != own for call in calls))
-    else:
+    else:  # a number may be that of all calls
         last = next((call for call in reversed(numbered) if own and call["id"] == own), numbered[-1])
         before, known = last["function"]["arguments"], last["function"]["name"]
         complete = _is_object(before)
         if complete and own and own == last["id"] and name == known and arguments in ("", before):
             return  # the whole call once more
-        if before:
+        if before:  # a name after arguments: another call, or the same name in each piece
             begins = bool(name) and (name != known or complete)
-        else:
+        else:  # a name after a name: another call, or a name in pieces
             begins = bool(name and own and last["id"]) and own != last["id"]
     if begins:
         calls.append({"index": number, "id": own, "function": {"name": name, "arguments": arguments}})

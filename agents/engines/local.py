@@ -294,6 +294,12 @@ class LocalEngine:
 
     # -- longer responses --------------------------------------------------------------------------------------------
 
+    # The life of a request: _admit takes it from the queue and groups it with others of the same beginning; _start
+    # computes its prompt, in a row of the batch, and samples its first token; _settle keeps long new prompts in the
+    # cache; _continue samples a token in every row; _retire ends what is complete, keeps its keys and values in the
+    # cache, and _vacate moves the last rows into the freed ones. All of this is one step of the event loop, so an
+    # update or a cancellation comes before or after it.
+
     def _admit(self) -> list[list[Joining]]:
         """Admit the waiting requests that there is room for, in batches to start one after another."""
         rows, longest = len(self._running), max((r.room for r in self._running), default=0)

@@ -368,11 +368,12 @@ def kinds(tree: CallTree) -> list[Kind]:
     those with tools of their own that no other line asks or hears, such as a manager of memories.
     """
     nodes = tree.nodes
+
+    # Which line each root belongs to: its own, or an earlier one that it continues.
     root = [0] * len(nodes)
     for node in nodes:
         root[node.number] = node.number if node.parent is None else root[node.parent]
     roots = [node for node in nodes if node.parent is None]
-    any_tools = any(node.has_tools for node in nodes)
     summaries: set[int] = set()
     first: dict[bytes, int] = {}
     """The first root with each beginning."""
@@ -386,6 +387,9 @@ def kinds(tree: CallTree) -> list[Kind]:
             line[later.number] = _line_of(summary, nodes, root, line)
         else:
             line[later.number] = line[same]
+
+    # Which line is the main one, and which others work: they have its tools, or speak with other lines.
+    any_tools = any(node.has_tools for node in nodes)
     sizes = Counter(line[root[node.number]] for node in nodes if not any_tools or node.has_tools)
     heads = [r.number for r in roots if line[r.number] == r.number and sizes[r.number]]
     main = next(iter(heads), None)
@@ -394,6 +398,8 @@ def kinds(tree: CallTree) -> list[Kind]:
     lines = [line[root[node.number]] for node in nodes]
     works = {h for h in heads if not any_tools or nodes[h].tools == nodes[main or 0].tools} | {main}
     works |= {h for h in set(heads) - works if _works_for_others(h, nodes, lines)}
+
+    # What each node is: first by what became of it, then by its line.
     children = Counter(node.parent for node in nodes)
     result: list[Kind] = []
     for node in nodes:

@@ -168,18 +168,19 @@ def unknown_details(message: str, known: str) -> Iterator[str]:
     words = {word.lower().lstrip("#") for word in _WORD.findall(known)}
     runs = {int(run[:30]) for run in re.findall(r"\d+", known)}
     values = {_value(match["whole"]) for match in _NUMBER.finditer(known)}
+    # E-mails come first and are cut out: their parts look like names and numbers.
     for email in _EMAIL.findall(message):
         if email.lower().rstrip(".") not in lower:
             yield email
     rest = _EMAIL.sub(" ", message)
-    for name in _NAME.findall(rest):
+    for name in _NAME.findall(rest):  # every word of a person's name has to be known
         if not all(word.lower() in words for word in _WORD.findall(name)):
             yield name
-    for address in _ADDRESS.findall(rest):
+    for address in _ADDRESS.findall(rest):  # whole addresses, which are cut out for their house numbers
         if address.lower().strip() not in lower:
             yield address
     rest = _ADDRESS.sub(" ", rest)
-    for word in _WORD.findall(rest):
+    for word in _WORD.findall(rest):  # codes of letters and digits, such as order numbers, but no measures
         plain = word.lower().lstrip("#")
         both = re.search(r"\d", plain) and re.search(r"[a-z]", plain)
         if both and plain not in words and not re.fullmatch(rf"[\d.-]+(?:{_UNIT}|{_LENGTH})|[345]g", plain):

@@ -85,6 +85,9 @@ class EnvSpec:
         ``svg``, ``rgb_array`` or None. ``images`` shows the board as a picture in observations: ``only``, or ``also``
         beside its text. ``tile`` is the size of a drawn cell in pixels.
         """
+        # Arguments are merged and checked; the factory builds the environment, which learns its spec and its seed;
+        # what shows it goes around it: pictures of the board, the spec's wrappers, a renderer. Each layer has a spec of
+        # its own, whose wrappers are those inside it, so that `env.spec.make()` builds the layer again.
         factory = load_entry_point(self.entry_point, self.id)
         merged = {**self.kwargs, **(checked_arguments(self.id, factory, kwargs) if kwargs else {})}
         seed = merged.pop("seed", None)

@@ -115,6 +115,8 @@ def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Mess
     call_id = fields.text(item, "call_id", where)
     if kind.startswith("local_shell_call"):
         call_id = call_id or fields.text(item, "id", where).removeprefix("lsh_")
+
+    # What was said: messages and thoughts.
     if kind == "message":
         role = item.get("role")
         if role not in ("system", "developer", "user", "assistant"):
@@ -124,10 +126,14 @@ def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Mess
     elif kind == "reasoning":
         text = contents.content(item, "content", where)[0] or contents.content(item, "summary", where)[0]
         yield Message("assistant", reasoning=text)
+
+    # What stands for other items.
     elif kind.endswith("compaction") and item.get("encrypted_content"):
         raise invalid("a compacted history of another server cannot be read here; send the items themselves", where)
     elif kind == "item_reference":
         yield _find_referred(fields.required(item, "id", where), where, stored)
+
+    # Results of calls, and calls; one that the server ran holds both.
     elif kind.endswith("_call_output") or (call_id and kind.endswith("_output")):
         text, images = contents.content(item, "tools" if "tools" in item else "output", where)
         if item.get("status") == "failed":
@@ -142,7 +148,8 @@ def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Mess
             found = [({"type": "result", **block}, at) for block, at in contents.blocks(item, key, where)]
             text, images = contents.join_blocks(found)
             yield Message("tool", text or f"[{kind}]", call_id=call_id, images=images)
-    else:
+
+    else:  # a part of a message without the message, which some clients send
         text, images = contents.join_blocks([(item, where)])
         yield Message("user", text, images=images)
 
