@@ -56,17 +56,17 @@ class Shaper:
         """
         ragged([[turn.reward for turn in t.turns] for t in data.trajectories], "reward")
         rewards = [self._of(t) for t in data.trajectories]
-        fine = self.settings.invalid_penalty
-        penalties = [[0.0 if turn.valid else fine for turn in t.turns] for t in data.trajectories]
+        invalid = self.settings.invalid_penalty
+        penalties = [[0.0 if turn.valid else invalid for turn in t.turns] for t in data.trajectories]
         if self.settings.overlong:
             for row, trajectory in zip(rewards, data.trajectories, strict=True):
                 lengths = [len(turn.response_ids) for turn in trajectory.turns]
                 longer = adv.overlong_penalty(lengths, limit=self.max_new_tokens, buffer=self.settings.overlong)
                 row[:] = [r + p for r, p in zip(row, longer.tolist(), strict=True)]
-        if self.settings.limit_penalty:
+        if not isinstance(fine := self.settings.at_limit, str):
             for row, trajectory in zip(rewards, data.trajectories, strict=True):
                 if row and (trajectory.status == "truncated" or trajectory.turns[-1].finish == "length"):
-                    row[-1] -= self.settings.limit_penalty
+                    row[-1] -= fine
         totals = np.array([sum(row) for row in rewards], dtype=np.float64)
         settings, shifted = self.settings, totals + self.settings.shift
         if "running" in (settings.mean, settings.std):
@@ -311,12 +311,10 @@ def dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[
     """
     masks: dict[str, NDArray[np.bool_]] = {}
     behavior, numbers = data.columns["behavior"], np.arange(len(data.trajectories))
-    if settings.drop_truncated:
-        masks["truncated"] = np.array([any(turn.finish == "length" for turn in t.turns) for t in data.trajectories])
-    if settings.drop_long_failures:
-        longest = [max((len(turn.response_ids) for turn in t.turns), default=0) for t in data.trajectories]
-        failed = np.array([not t.success for t in data.trajectories])
-        masks["long_failures"] = failed & (np.array(longest) >= settings.drop_long_failures)
+    if settings.at_limit in ("drop", "drop_failed"):
+        teaches = [settings.at_limit == "drop_failed" and bool(t.success) for t in data.trajectories]
+        cut = [any(turn.finish == "length" for turn in t.turns) for t in data.trajectories]
+        masks["truncated"] = np.array(cut) & ~np.array(teaches)
     if settings.drop_repetition:
         sure = behavior > math.log(0.99)
         begins = np.flatnonzero(data.first_of_turn | np.diff(sure, prepend=sure[:1]))

@@ -54,7 +54,7 @@ CURVES: tuple[Chart, ...] = (
     (
         "Dropped episodes",
         "The episodes of a batch that teach nothing: cut off, repeating themselves, or with gibberish "
-        "(rewards.drop_truncated and its like).",
+        "(rewards.at_limit and its like).",
         tuple((f"dropped/{why}", why) for why in ("truncated", "repetition", "gibberish")),
     ),
     (

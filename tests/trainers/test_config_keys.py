@@ -122,7 +122,7 @@ CASES: list[dict[str, list[str]]] = [
         "model.precision=bfloat16", "model.lora.rank=2", "prompt.template='{observation}:'",
         "rollout.groups_per_batch=2", "rollout.group_size=2", "rollout.episode_tokens=1", "prompt.stop=['p']",         "rollout.temperature=0.5", "rollout.max_new_tokens=2", "rewards.mean=batch",
         "rewards.success_only=true", "rewards.invalid_penalty=0.5", "rewards.overlong=2",
-        "rewards.group='words:ranked'", "rewards.function='words:letters'", "rewards.limit_penalty=0.5", "rewards.drop_long_failures=1", "rewards.drop_truncated=true", "rewards.drop_repetition=1", "rewards.drop_gibberish=1", "rewards.length_weight=true", "rewards.difficulty_weight=true",
+        "rewards.group='words:ranked'", "rewards.function='words:letters'", "rewards.at_limit=0.5", "rewards.at_limit=drop", "rewards.at_limit=drop_failed", "rewards.drop_repetition=1", "rewards.drop_gibberish=1", "rewards.length_weight=true", "rewards.difficulty_weight=true",
         "algorithm.name=rloo", "algorithm.whiten=true", "algorithm.clip_advantage=0.1", "algorithm.normalize_std=true",
         "loss.aggregate=sequence", "loss.entropy=1.0", "loss.imitate=1.0", "loss.name=sapo", "correction.name=tis",
         "kl.name=loss", "optimizer.lr=1e-3", "optimizer.final_lr=0.1", "optimizer.warmup_iterations=3",

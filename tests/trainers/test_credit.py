@@ -457,14 +457,17 @@ def test_repetition_and_gibberish_are_found_in_the_response_that_has_them(data, 
     assert credit.dropped(data, RewardsConfig(), vocabulary) == {}
 
 
-def test_long_failures_are_found_and_limits_are_paid_for(data):
-    found = credit.dropped(data, RewardsConfig(drop_long_failures=3), 20)["long_failures"]
-    longest = [max([0, *(len(turn.response_ids) for turn in t.turns)]) for t in data.trajectories]
-    assert found.tolist() == [not t.success and n >= 3 for t, n in zip(data.trajectories, longest, strict=True)]
+def test_answers_at_a_limit_are_dropped_or_paid_for(data):
+    cut = [any(turn.finish == "length" for turn in t.turns) for t in data.trajectories]
+    failed = [not t.success for t in data.trajectories]
+    both = [a and b for a, b in zip(cut, failed, strict=True)]
+    for kind, expected in (("drop", cut), ("drop_failed", both)):
+        found = credit.dropped(data, RewardsConfig(at_limit=kind), 20)
+        assert {name: mask.tolist() for name, mask in found.items()} == {"truncated": expected}
     ends_at_limit = [
         bool(t.turns) and (t.status == "truncated" or t.turns[-1].finish == "length") for t in data.trajectories
     ]
     plain = credit.Shaper(RewardsConfig(), LIMIT)(data).rewards
-    fined = credit.Shaper(RewardsConfig(limit_penalty=0.5), LIMIT)(data).rewards
+    fined = credit.Shaper(RewardsConfig(at_limit=0.5), LIMIT)(data).rewards
     less = [sum(a) - sum(b) for a, b in zip(plain, fined, strict=True)]
     np.testing.assert_allclose(less, [0.5 * ends for ends in ends_at_limit])

@@ -22,7 +22,6 @@ from rollenv.trainers.rewards import (
     Instructions,
     Judge,
     JudgeFailed,
-    Overlong,
     Sum,
     follows,
 )
@@ -120,22 +119,12 @@ def test_the_format_is_that_of_the_whole_response_in_every_turn():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "expected"), [(0, 0.0), (80, 0.0), (85, -0.5), (90, -1.0), (99, -1.9), (100, -2.0), (500, -2.0)]
-)
-def test_overlong_responses_are_punished_on_a_slope(tokens, expected):
-    assert worth(Overlong(longest=100, buffer=20, penalty=2.0), answered("x", tokens=tokens)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
     "make",
     [
         lambda: ByDomain({}),
         lambda: Sum([]),
         lambda: Format("("),
         lambda: Format("x", matched=0.0, missed=0.0),
-        lambda: Overlong(10, 0),
-        lambda: Overlong(10, 11),
-        lambda: Overlong(10, 5, 0.0),
         lambda: Judge("http://127.0.0.1:1/v1", "m", template="{task}"),
         lambda: Judge("http://127.0.0.1:1/v1", "m", attempts=0),
     ],
@@ -388,14 +377,13 @@ def test_rewards_of_one_domain_are_told_apart_and_their_seconds_counted():
     domains = [
         {"kind": "format", "pattern": "x", "matched": 1.0, "weight": 2.0},
         {"kind": "format", "pattern": "y", "missed": -1.0},
-        {"kind": "overlong", "longest": 9, "buffer": 1},
     ]
     config = parse_config({"env": {"id": "math:Arithmetic-v0-digit"}, "rewards": {"domains": domains}})
     rewards = DomainRewards(config)
     assert worth(rewards, answered("x")) == 2.0 - 1.0
     metrics = rewards.metrics()
     assert metrics["added/*"] == 1.0
-    named = {"added/*/format": 2.0, "added/*/format-2": -1.0, "added/*/overlong": 0.0}
+    named = {"added/*/format": 2.0, "added/*/format-2": -1.0}
     assert named == {key: value for key, value in metrics.items() if key.startswith("added/*/")}
     assert metrics["time/reward"] > 0
     assert rewards.metrics() == {"time/reward": 0.0}

@@ -63,7 +63,7 @@ def configured(tmp_path: Path, *domains: str) -> Any:
         ('kind="format"\npattern="("', "regular"),
         ('kind="format"\npattern="x"\nmissed=0', "missed"),
         ('kind="format"\npattern="x"\nweight=0', "weight"),
-        ('kind="overlong"\nlongest=3\nbuffer=4', "buffer"),
+        ('kind="overlong"\nlongest=4\nbuffer=3', r"'overlong'; set rewards\.overlong"),
         ('kind="instructions"\nchecks=[{id="a"}]', "instruction 'a'"),
         ('domain="sms"\nkind="format"\npattern="x"', "'sms'.*sums"),
     ],
@@ -120,7 +120,7 @@ def said(text: str, env_id: str, *origin: str) -> Trajectory:
     [
         (said("yes", "math:Arithmetic-v0-digit", "sums"), 0.0),
         (said("no", "math:Arithmetic-v0-digit", "sums"), -2.0),
-        (said("no", "code:OneLine-v0-easy", "code"), -1.5),  # three tokens: half way down a slope of 2 that ends at 4
+        (said("no", "code:OneLine-v0-easy", "code"), -1.5),
         (said("no", "qa:Other", "elsewhere"), 0.0),
     ],
 )
@@ -130,7 +130,7 @@ def test_each_domain_gets_the_sum_of_its_own_rewards(tmp_path, trajectory, paid)
             tmp_path,
             'domain="sums"\nkind="format"\npattern="yes"\nweight=2',
             'domain="code:*"\nkind="format"\npattern="yes"',
-            'domain="code:*"\nkind="overlong"\nlongest=4\nbuffer=2',
+            'domain="code:*"\nkind="format"\npattern="maybe"\nweight=0.5',
         )
     )
     assert asyncio.run(rewards(trajectory)) == pytest.approx(paid)

@@ -304,7 +304,8 @@ class Distill(Section):
     def unused(self, run: Any) -> dict[str, str]:
         """Return what shapes rewards and advantages, if only the teacher is learned from."""
         shaping: tuple[str, ...] = ("scale", "shift", "clip", "mean", "std", "success_only", "group")
-        shaping += ("invalid_penalty", "overlong", "limit_penalty")
+        shaping += ("invalid_penalty", "overlong")
+        shaping += () if isinstance(run.rewards.at_limit, str) else ("at_limit",)
         own = {key for loss in get_args(_Loss) for key in loss.model_fields} - Loss.model_fields.keys()
         own |= (run.loss.model_extra or {}).keys()
         unread = ("algorithm", "correction", *(f"rewards.{key}" for key in shaping))

@@ -33,6 +33,12 @@ def _check_known(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return checks
 
 
+def _at_limit(value: str | float) -> str | float:
+    if value not in ("keep", "drop", "drop_failed") if isinstance(value, str) else value < 0:
+        raise ValueError(f"is keep, drop, drop_failed or a number to subtract, not {value!r}")
+    return value
+
+
 def _nonzero(weight: float) -> float:
     if not weight:
         raise ValueError("a reward of weight 0 has no effect; leave it out")
@@ -61,22 +67,6 @@ class FormatReward(DomainReward):
     def _differ(self) -> FormatReward:
         if self.matched == self.missed:
             raise ValueError(f"matched and missed are both {self.matched}, which has no effect")
-        return self
-
-
-class LengthReward(DomainReward):
-    """A penalty for long episodes (DAPO's soft overlong punishment, over all responses of an episode)."""
-
-    kind: Literal["overlong"] = "overlong"
-    longest: int = Field(ge=1)
-    """Number of response tokens in an episode at which the reward reaches -1."""
-    buffer: int = Field(ge=1)
-    """Number of tokens before that over which the reward falls from 0."""
-
-    @model_validator(mode="after")
-    def _room(self) -> LengthReward:
-        if self.buffer > self.longest:
-            raise ValueError(f"buffer must be at most longest, got {self.buffer} and {self.longest}")
         return self
 
 
@@ -142,7 +132,7 @@ class OwnReward(DomainReward):
     """``module:function``, which takes what ``rewards.function`` takes, ``reward`` included."""
 
 
-_Domains = FormatReward | LengthReward | InstructionsReward | JudgeReward | LearnedDomainReward | OwnReward
+_Domains = FormatReward | InstructionsReward | JudgeReward | LearnedDomainReward | OwnReward
 AnyDomainReward = Annotated[
     _Domains, Field(discriminator="kind"), union("domains", "kind", _Domains, base=DomainReward)
 ]
@@ -178,13 +168,10 @@ class RewardsConfig(Section):
     """Subtracted for an invalid action; with gigpo and hgpo from its own turn only."""
     overlong: int = Field(0, ge=0)
     """Penalty of up to 1 over this many last tokens before ``rollout.max_new_tokens`` (DAPO); 0 for none."""
-    limit_penalty: Weight = 0.0
-    """Subtracted from the last reward of an episode that ends at a limit: of turns, of its tokens or a response's."""
-    drop_truncated: bool = False
-    """Do not train on trajectories with a truncated response."""
-    drop_long_failures: int = Field(0, ge=0)
-    """Do not train on unsuccessful trajectories with a response of this many tokens or more (ROLL's
-    ``error_max_len_clip``); 0 for no such filter."""
+    at_limit: Annotated[str | float, AfterValidator(_at_limit)] = "keep"
+    """Episodes with a response that a limit cut: ``keep``, ``drop`` (do not train on them) or ``drop_failed`` (those
+    without success, as ROLL's ``error_max_len_clip``). A number is a fine, subtracted from the last reward of an
+    episode that ends at a limit: of turns, of its tokens or a response's."""
     drop_repetition: int = Field(0, ge=0)
     """Do not train on trajectories with repetition: this many consecutive tokens, each sampled with a probability above
     0.99 (MiniMax-M1, prime-rl: 3000); 0 for no such filter. They count in their group's baseline."""
@@ -203,7 +190,7 @@ class RewardsConfig(Section):
         return "rewards.function" if self.function else "rewards.domains" if self.domains else ""
 
     def problems(self, run: Any) -> Iterator[str]:
-        for name in ("overlong", "drop_repetition", "drop_long_failures"):
+        for name in ("overlong", "drop_repetition"):
             if getattr(self, name) > run.rollout.max_new_tokens:
                 yield f"rewards.{name} is more tokens than rollout.max_new_tokens"
 

@@ -1,4 +1,4 @@
-"""Additional rewards, computed as each trajectory ends: ``RolloutManager(reward=...)``.
+r"""Additional rewards, computed as each trajectory ends: ``RolloutManager(reward=...)``.
 
 A reward function takes a finished trajectory and returns a number that is added to its last turn's reward::
 
@@ -6,7 +6,7 @@ A reward function takes a finished trajectory and returns a number that is added
         {
             "math:*": Sum([(1.0, Format(r"<think>.*</think>.*"))]),
             "chat": Judge("http://127.0.0.1:8000/v1", "judge"),
-            "*": Overlong(longest=4096, buffer=512),
+            "*": Format(r".*\\boxed\{.*\}.*", missed=-0.5),
         }
     )
 """
@@ -15,7 +15,7 @@ from rollenv.trainers.rewards.base import ByDomain, Reward, Sum
 from rollenv.trainers.rewards.function import FunctionFailed, FunctionReward
 from rollenv.trainers.rewards.instructions import CHECKS, Instructions, RowInstructions, follows
 from rollenv.trainers.rewards.judge import Judge, JudgeFailed
-from rollenv.trainers.rewards.shape import Format, Overlong
+from rollenv.trainers.rewards.shape import Format
 
 __all__ = [
     "CHECKS",
@@ -26,7 +26,6 @@ __all__ = [
     "Instructions",
     "Judge",
     "JudgeFailed",
-    "Overlong",
     "Reward",
     "RowInstructions",
     "Sum",

@@ -19,7 +19,6 @@ from rollenv.trainers.config.rewards import (
     FormatReward,
     InstructionsReward,
     LearnedDomainReward,
-    LengthReward,
     OwnReward,
 )
 from rollenv.trainers.config.tasks import pattern_of, task_domains
@@ -27,7 +26,7 @@ from rollenv.trainers.rewards.base import Reward, Sum, domains
 from rollenv.trainers.rewards.function import FunctionReward
 from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
 from rollenv.trainers.rewards.judge import TEMPLATE, Judge
-from rollenv.trainers.rewards.shape import Format, Overlong
+from rollenv.trainers.rewards.shape import Format
 
 
 class DomainRewards:
@@ -112,8 +111,6 @@ class DomainRewards:
 def _reward(settings: AnyDomainReward) -> Reward:
     if isinstance(settings, FormatReward):
         return Format(settings.pattern, matched=settings.matched, missed=settings.missed)
-    if isinstance(settings, LengthReward):
-        return Overlong(settings.longest, settings.buffer)
     if isinstance(settings, LearnedDomainReward):
         from rollenv.trainers.rewards.learned import LearnedReward  # not above: it needs torch
 

