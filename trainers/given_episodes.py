@@ -32,6 +32,8 @@ T = TypeVar("T")
 #: The path of the environment's own expert.
 ORACLE = "oracle"
 
+_NO_CHATS = "this model has no chat template, so that it can read one prompt and its completion only"
+
 #: ``report(stage, done, total, numbers)``
 Report = Callable[[str, int, int, dict[str, float]], None]
 
@@ -85,8 +87,11 @@ def read_given(
     return [group for group in found if _fits(group, agent.engine.max_context, unusable)]
 
 
-def check_given(paths: Sequence[str], unusable: Unusable) -> None:
+def check_given(paths: Sequence[str], unusable: Unusable, *, chats: bool = True) -> None:
     """Check that paths exist and that their rows can be read, without a model.
+
+    Args:
+        chats: whether the model has a chat template; without one it reads a prompt and its completion only.
 
     Raises:
         StorageError: the first episode is damaged, or its pictures are missing.
@@ -101,7 +106,11 @@ def check_given(paths: Sequence[str], unusable: Unusable) -> None:
             continue
         if not is_data(str(path)):
             raise UsageError(f"{path} has neither rows nor stored episodes")
-        if not len([*read_given_rows(path, unusable)]):
+        rows = [*read_given_rows(path, unusable)]
+        for example in [] if chats else rows:
+            if not all(map(_is_completion, example.chats)):
+                unusable(UsageError(f"{example.where}: {_NO_CHATS}"))
+        if not rows:
             tested = "only files of test or validation rows, by their names" if path.is_dir() else "no rows"
             raise UsageError(f"{path} has {tested}: there is nothing to train on")
 
@@ -149,7 +158,7 @@ def given_episodes(
     path: Path, where: str, agent: LocalAgent, compared: Preference | None, unusable: Unusable
 ) -> Iterator[Group]:
     """Yield stored episodes: each by itself to imitate, those of one task together to compare."""
-    left_out = 0
+    failed = without = 0
     tasks: dict[str, Group] = {}
     for number, trajectory in enumerate(stored_episodes(path, where), 1):
         try:
@@ -158,8 +167,10 @@ def given_episodes(
             unusable(UsageError(f"{path}, episode {number}: {error}"))
             continue
         _check_tokenizer(path, trajectory, agent)
-        if not trajectory.complete or not trajectory.turns or not all(turn.prompt_ids for turn in trajectory.turns):
-            left_out += 1
+        if not trajectory.complete or not trajectory.turns:
+            failed += 1
+        elif not all(turn.prompt_ids for turn in trajectory.turns):
+            without += 1
         elif compared:
             tasks.setdefault(repr(trajectory.task), Group(trajectory.task, [])).trajectories.append(trajectory)
         else:
@@ -167,8 +178,9 @@ def given_episodes(
             turns = [replace(turn, reward=1.0) for n, turn in enumerate(trajectory.turns) if n not in skipped]
             if turns:
                 yield Group(trajectory.task, [replace(trajectory, turns=turns)])
-    if left_out:
-        logger.warning("%s: %d episodes are left out: they failed, or their tokens were not kept", path, left_out)
+    for number, why in ((failed, "failed"), (without, "have neither tokens nor messages")):
+        if number:
+            logger.warning("%s: %d episodes are left out, which %s", path, number, why)
     yield from (group for group in tasks.values() if len(group.trajectories) > 1)
 
 
@@ -247,11 +259,16 @@ def _answers(chat: list[dict[str, Any]], example: GivenRow, agent: LocalAgent) -
         answers = imitated_answers(_format(agent), chat, example.tools)
         for given, text in zip(answers, texts, strict=True):
             yield *given, *text
-    elif len(chat) == 2 and places == [1]:
+    elif _is_completion(chat):
         ((said, asked),) = texts
         yield agent.encode(asked), given_answer(agent, said), 1.0, said, asked
     else:
-        raise UsageError("this model has no chat template, so that it can read one prompt and its completion only")
+        raise UsageError(_NO_CHATS)
+
+
+def _is_completion(chat: list[dict[str, Any]]) -> bool:
+    """Return whether a chat is one prompt and its completion."""
+    return len(chat) == 2 and [message["role"] == "assistant" for message in chat] == [False, True]
 
 
 def _format(agent: LocalAgent) -> ChatFormat:

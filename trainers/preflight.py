@@ -47,7 +47,8 @@ def preflight(config: TrainConfig) -> None:
         raise MissingExtra(f"a package is not installed. {'; '.join(lacking)}")
     trackers_of(config.trackers)
     if isinstance(config.batches, StoredConfig):
-        check_given(config.batches.data, Unusable(config.batches.unusable))
+        chats = config.model.path != "tiny" or config.prompt.kind == "conversation"
+        check_given(config.batches.data, Unusable(config.batches.unusable), chats=chats)
 
     here = placement.by_ray and not (placement.address or os.environ.get("RAY_ADDRESS"))
     if here and placement.devices == "gpu" and not torch.cuda.is_available():

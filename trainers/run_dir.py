@@ -67,7 +67,7 @@ class RunDir:
         Raises:
             RunDirError: it cannot be created.
         """
-        path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), folder_name(recipe))
+        path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), folder_name(recipe, config))
         run = cls(path)
         about = json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)})  # may fail: before the folder
         try:
@@ -285,8 +285,14 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
                 logger.warning("line %d of %s holds no row and is ignored", number, file)
 
 
-def folder_name(recipe: str) -> str:
-    """Return the start of the names of a recipe's folders, which has no colon of an id."""
+def folder_name(recipe: str, config: TrainConfig | None = None) -> str:
+    """Return the start of the names of a recipe's folders, which has no colon of an id.
+
+    Args:
+        config: the settings, whose algorithm names a run on rows that no recipe is for: ``sft`` or ``dpo``.
+    """
+    if recipe == "sft" and config and config.algorithm.name != "imitation":
+        return config.algorithm.name
     path = Path(recipe.partition(":")[2] if recipe.startswith("data:") else recipe)
     return (path.stem if path.suffix in (".toml", ".jsonl", ".csv", ".parquet") else path.name).replace(":", "-")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from rollenv.trainers.config.algorithms import PairedPreference, Preference
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.given_episodes import ORACLE, Epochs, Report, Unusable, is_held_out, read_given
 from rollenv.trainers.sources.base import TaskSource
+
+logger = logging.getLogger(__name__)
 
 #: Episodes that an expert plays at a time, between two reports of progress.
 _CHUNK = 64
@@ -61,6 +64,9 @@ class StoredBatches(Batches):
                 f"{', '.join(config.batches.data)} has nothing to train on"
                 + (f": all {len(found)} rows are held out; lower batches.held_out" if found else "")
             )
+        if self.settings.held_out and not self.held_out:
+            share = f"batches.held_out={self.settings.held_out:g}"
+            logger.warning("none of %d rows is held out (%s): nothing measures the loss; raise it", len(found), share)
         if isinstance(compared, PairedPreference) and not any(
             differ(rewards_of(group, False)) for group in self.groups
         ):

@@ -23,7 +23,7 @@ from rollenv.agents.prompts.session import chat_role_of, shown
 from rollenv.agents.prompts.step import as_text
 from rollenv.cli.common import console
 from rollenv.core.env import Env
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.pictures import pictures
 from rollenv.core.plugins import entry_points
 from rollenv.core.proxies import without_proxy
@@ -62,6 +62,7 @@ def dry_run(config: TrainConfig) -> None:
     preflight(config)
     if not config.env.id:  # given rows, which no environment asks for
         _print_differences(config)
+        _print_table("[bold]the rows[/]", rows_of(config))
         _end(config)
         return
     plan, teacher = model_plan(config), teacher_plan(config)
@@ -105,6 +106,40 @@ def _end(config: TrainConfig) -> None:
     for text in lacking_here(config):
         console.print(f"[bold red]here the run would stop:[/] {escape(text)}", soft_wrap=True)
     console.print("nothing was started")
+
+
+def rows_of(config: TrainConfig) -> dict[str, int | str]:
+    """Return how many given rows the model can learn and how long they are, and why others cannot be learned."""
+    import torch
+
+    from rollenv.agents.local import LocalAgent, text_model
+    from rollenv.trainers.config.algorithms import Preference
+    from rollenv.trainers.config.batches import StoredConfig
+    from rollenv.trainers.given_episodes import Unusable, read_given
+    from rollenv.trainers.prompts import prompt_of
+
+    batches, unusable = config.batches, Unusable("drop")
+    assert isinstance(batches, StoredConfig)
+    try:
+        plan = model_plan(config)
+    except MissingExtra as error:
+        return {"rows": f"not read: {error}"}
+    if plan.tokenizer is None:
+        return {"rows": f"not read: {plan.about}"}
+    with torch.device("meta"):
+        model = text_model("from_config", plan.settings)
+    prompt = prompt_of(config.prompt, config.env, chats=config.templates)
+    reader = LocalAgent(model, plan.tokenizer, prompt, plays=False)
+    compared = config.algorithm if isinstance(config.algorithm, Preference) else None
+    found = read_given(batches.data, reader, compared, batches.where, unusable=unusable)
+    lengths = [len(turn.prompt_ids) + len(turn.response_ids) for group in found for t in group for turn in t.turns]
+    rows: dict[str, int | str] = {"rows": len(found), "tokens of the longest": max(lengths, default=0)}
+    if unusable.reasons:
+        stops = (
+            "" if batches.unusable == "drop" else "; the run would stop: set batches.unusable=drop to leave them out"
+        )
+        rows["rows that cannot be learned"] = f"{len(unusable.reasons)}, the first: {unusable.reasons[0]}{stops}"
+    return rows
 
 
 def lacking_here(config: TrainConfig) -> list[str]:

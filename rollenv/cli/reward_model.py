@@ -65,9 +65,11 @@ def command(
         path.mkdir(parents=True, exist_ok=True)
         run.config_file.write_text(settings)
         last = trainer.fit()
-    table = Table("on held-out tasks", "", box=None, header_style="bold")
+    held_out = "eval/loss" in last
+    title = "on held-out tasks" if held_out else "on the pairs of the last update: no task is held out"
+    table = Table(title, "", box=None, header_style="bold")
     for name in ("loss", "accuracy", "accuracy_of_lengths", "pairs"):
-        if (key := f"eval/{name}") in last:
+        if (key := f"eval/{name}" if held_out else name) in last:
             table.add_row(name.replace("_", " "), f"{last[key]:.3f}".removesuffix(".000"))
     console.print(table)
     if (accuracy := last.get("eval/accuracy", 1.0)) <= 0.5:

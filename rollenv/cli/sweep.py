@@ -145,7 +145,7 @@ def _plan(
     own = [o for o in overrides if not o.startswith("run_dir=")]
     base = load_config(recipe, own)
     named = load_config(recipe, overrides).run_dir
-    name = f"{folder_name(recipe)}-seeds"
+    name = f"{folder_name(recipe, base)}-seeds"
     folder = Path(named) if named else (latest if resume else next_free)(Path("runs"), name)
     if folder is None:
         raise UsageError(f"there are no runs of {recipe!r} with seeds below runs/ to resume; name their run_dir=")

@@ -175,7 +175,7 @@ def _resume(recipe: str, overrides: Sequence[str], accept: bool, trust: bool) ->
     from rollenv.trainers.run_dir import RunDir, folder_name, latest
 
     env_id, overrides = with_data(recipe, overrides)
-    given = as_data(overrides)
+    given, config = as_data(overrides), None
     if not recipe or is_env_id(env_id):  # its recipe need not be chosen again
         folder = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
     else:
@@ -183,7 +183,7 @@ def _resume(recipe: str, overrides: Sequence[str], accept: bool, trust: bool) ->
         folder, given = config.run_dir, {"settings": given, **config.model_dump(mode="json")}
     if not (recipe or folder):
         raise UsageError("name the run to continue by its folder, run_dir=PATH, or by its recipe")
-    path = Path(folder) if folder else latest(Path("runs"), folder_name(recipe))
+    path = Path(folder) if folder else latest(Path("runs"), folder_name(recipe, config))
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
     run, started = RunDir.resume(path, None if trust else [env_id, *named(given).values()])

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
+
+sys.path.append(str(Path(__file__).parents[1] / "trainers"))
+import tiny_runs
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
@@ -79,6 +85,26 @@ def test_episodes_without_their_pictures_name_the_missing_file(tmp_path, monkeyp
     result = CliRunner().invoke(app, ["sft", named, "--dry-run"])
     assert result.exit_code != 0
     assert f"{played[0].turns[0].images[0].sha256}.png cannot be read" in " ".join(result.output.split())
+
+
+def test_a_dry_run_reads_the_rows_against_the_context(rows, tmp_path):
+    model = tiny_runs.chat_model(tmp_path / "model")
+    long = {"messages": [CHAT["messages"][0], {"role": "assistant", "content": "5 " * 300}]}
+    (tmp_path / rows).write_text("".join(json.dumps(row) + "\n" for row in (CHAT, long, CHAT)))
+    said = CliRunner().invoke(app, ["sft", rows, f"model={model}", "--dry-run"]).output
+    assert "rows.jsonl, row 2 has" in " ".join(said.split())
+    assert "the run would stop" in " ".join(said.split())
+    assert re.search(r"^ *rows +2 *$", said, re.MULTILINE)
+
+
+def test_a_reward_model_without_held_out_pairs_shows_what_it_learned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = tiny_runs.chat_model(tmp_path / "model")
+    pairs = [{"prompt": f"what is {n}", "chosen": "up", "rejected": "down"} for n in range(4)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    said = CliRunner().invoke(app, ["reward-model", "pairs.jsonl", f"model={model}", "held_out=0"]).output
+    assert "no task is held out" in said
+    assert {"loss", "accuracy"} <= {word for line in said.splitlines() for word in line.split()[:1]}
 
 
 def test_a_folder_of_held_out_rows_has_nothing_to_train_on(rows, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import tiny_runs
@@ -201,6 +202,45 @@ def test_rows_that_cannot_be_learned_may_be_dropped_and_are_counted(model, tmp_p
         trainer.fit()
         assert trainer.rows[-1]["unusable"] == 3
     assert {f"rows.jsonl, row {n}" in caplog.text for n in (4, 5, 6)} == {True}
+
+
+def test_chats_that_a_tiny_model_cannot_read_are_refused_before_anything_is_played(tmp_path):
+    talk = {"messages": [*SAID, *SAID]}
+    file = rows_at(tmp_path / "rows.jsonl", [*questions(1), talk])
+    chosen = [f"batches.data={json.dumps([str(file)])}", "algorithm=sft"]
+    with pytest.raises(UsageError, match=r"row 2.*no chat template"):
+        preflight(load_config(words.ID, chosen))
+    preflight(load_config(words.ID, [*chosen, "prompt.kind=conversation"]))
+    preflight(load_config(words.ID, [*chosen, "batches.unusable=drop"]))
+
+
+def test_episodes_that_are_left_out_are_counted_by_reason(model, tmp_path, caplog):
+    turn = Turn((5, 6), (), (), 1.0, "", "")
+    episodes = [
+        Trajectory(Task("a:b", 0), [turn], "terminated"),
+        Trajectory(Task("a:b", 1), [], "failed"),
+        Trajectory(Task("a:b", 2), [replace(turn, prompt_ids=())], "terminated"),
+        Trajectory(Task("a:b", 3), [replace(turn, prompt_ids=())], "terminated"),
+    ]
+    storage.write(tmp_path / "episodes.jsonl", episodes)
+    with sft(model, tmp_path / "episodes.jsonl", tmp_path / "run", "batches.held_out=0"):
+        assert "1 episodes are left out, which failed" in caplog.text
+        assert "2 episodes are left out, which have neither tokens nor messages" in caplog.text
+
+
+def test_rows_of_which_none_is_held_out_are_said(model, tmp_path, caplog):
+    file = rows_at(tmp_path / "rows.jsonl", questions(3))
+    with sft(model, file, tmp_path / "run", "batches.held_out=0"):
+        assert "held out" not in caplog.text
+    with sft(model, file, tmp_path / "other", "batches.held_out=0.001"):
+        assert "none of 3 rows is held out (batches.held_out=0.001)" in caplog.text
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo"])
+def test_a_run_on_rows_is_named_by_its_algorithm(model, tmp_path, monkeypatch, algorithm):
+    monkeypatch.chdir(tmp_path)
+    config = load_config("sft", [f"algorithm={algorithm}", f"model={model}"])
+    assert RunDir.create(config, "sft").path.name == f"{algorithm}-1"
 
 
 def test_each_row_is_seen_once_in_an_epoch():
