@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 import tiny_runs
 
-from rollenv.agents.base import OracleAgent
-from rollenv.agents.local import LocalAgent
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "agents")]
+from chat_server import ChatServer, completion
+from seeing import seeing
+
+from rollenv.agents import Gateway, LocalAgent
+from rollenv.agents.base import ConstantAgent, OracleAgent
+from rollenv.agents.chat.endpoint import Endpoint
+from rollenv.agents.gateway.endpoint import Upstream
+from rollenv.core.errors import UsageError
 from rollenv.rollout import RolloutManager, Task
 from rollenv.rollout.exports import export
 from rollenv.rollout.records import storage
+from rollenv.trainers.config.algorithms import Dpo
 from rollenv.trainers.given_episodes import read_given
 
 PEER = Path(__file__).parents[2] / ".bench" / "trl" / "bin" / "python"
@@ -63,6 +73,57 @@ def test_each_answer_is_learned_once_after_all_that_was_shown(agent, tmp_path, s
         assert name in said if name else said == words(turn.text)
 
 
+@pytest.mark.parametrize("form", ["chat", "completions"])
+def test_a_gateways_record_teaches_what_the_program_was_answered(agent, tmp_path, form):
+    asked, answers = ["What is 2 + 3?", "And 4 + 4?"], ["It is 5.", "It is 8."]
+
+    async def behave(exchange):
+        await exchange.json(completion(answers[len(exchange.body["messages"]) // 2]))
+
+    with (
+        ChatServer(behave) as server,
+        Gateway(Upstream(Endpoint(server.url), "m"), record=tmp_path / "calls.jsonl") as gateway,
+    ):
+        session, messages = gateway.open("a task"), []
+        for question in asked:
+            messages.append({"role": "user", "content": question})
+            done = httpx.post(f"{session.base_url}/chat/completions", json={"model": "m", "messages": messages})
+            messages.append(done.raise_for_status().json()["choices"][0]["message"])
+        session.finish(reward=1.0)
+    file = tmp_path / f"out.{form}.jsonl"
+    export(tmp_path / "calls.jsonl", file)
+    agent.engine.max_context = 100_000
+    learned = [turn for group in read_given([str(file)], agent, None) for turn in group.trajectories[0].turns]
+    assert [words(agent.decode(turn.response_ids)) for turn in learned] == [words(answer) for answer in answers]
+    read = words(agent.decode(learned[-1].prompt_ids))
+    assert [read.index(words(text)) for text in (asked[0], answers[0], asked[1])] == sorted(
+        read.index(words(text)) for text in (asked[0], answers[0], asked[1])
+    )
+
+
+def test_pictures_are_learned_from_stored_episodes_and_never_left_out(tmp_path):
+    agent = seeing(max_new_tokens=3)
+    task = Task("game:Sokoban-v0-tiny", 3, {"images": "also", "max_turns": 2})
+    with RolloutManager(agent) as manager:
+        (group,) = manager.collect([task], group_size=1)
+    played = group.trajectories[0].turns
+    storage.write(tmp_path / "episodes.jsonl", group.trajectories)
+    export(tmp_path / "episodes.jsonl", tmp_path / "own" / "out.jsonl")
+    learned = [
+        turn
+        for each in read_given([str(tmp_path / "own" / "out.jsonl")], agent, None)
+        for turn in each.trajectories[0].turns
+    ]
+    assert [(turn.prompt_ids, turn.response_ids) for turn in learned] == [
+        (turn.prompt_ids, turn.response_ids) for turn in played
+    ]
+    shown = [image.sha256 for turn in played for image in turn.images]
+    assert [image.sha256 for turn in learned for image in turn.images] == shown != []
+    export(tmp_path / "episodes.jsonl", tmp_path / "out.chat.jsonl")
+    with pytest.raises(UsageError, match="it has pictures"):
+        read_given([str(tmp_path / "out.chat.jsonl")], agent, None)
+
+
 TRAINER = """
 import json, sys
 from datasets import load_dataset
@@ -98,3 +159,46 @@ def test_trl_learns_the_same_tokens_from_completions(agent, tmp_path, source):
         learned = len(turn.response_ids)
         assert answer[:learned] == list(turn.response_ids)
         assert agent.decode(tuple(answer[learned:])).strip() == ""  # the template ends a turn with a new line
+
+
+COMPARER = """
+import json, sys
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig, DPOTrainer
+file, model, out = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(model)
+args = DPOConfig(out, report_to=[], use_cpu=True, max_length=None, bf16=False)
+rows = load_dataset("json", data_files=file, split="train")
+model = AutoModelForCausalLM.from_pretrained(model)
+trainer = DPOTrainer(model, args=args, train_dataset=rows, processing_class=tokenizer)
+print(json.dumps([[row[f"{name}_ids"] for name in ("prompt", "chosen", "rejected")] for row in trainer.train_dataset]))
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not PEER.exists(), reason="needs trl: make peers")
+def test_trl_compares_the_same_tokens_of_pairs(agent, tmp_path):
+    tasks = [Task("math:Arithmetic-v0-digit", seed) for seed in range(4)]
+    episodes = []
+    for player in (OracleAgent(), ConstantAgent("\\boxed{-1}")):
+        with RolloutManager(player) as manager:
+            episodes += [t for group in manager.collect(tasks, group_size=1) for t in group]
+    storage.write(tmp_path / "episodes.jsonl", episodes)
+    file = tmp_path / "out.pairs.jsonl"
+    export(tmp_path / "episodes.jsonl", file)
+    agent.engine.max_context = 100_000
+    own = read_given([str(file)], agent, Dpo())
+    assert len(own) == len(tasks)
+    agent.save(tmp_path / "model")
+    command = [PEER, "-c", COMPARER, file, tmp_path / "model", tmp_path / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    for group, (prompt, *answers) in zip(own, theirs, strict=True):
+        for trajectory, answer in zip(group, answers, strict=True):
+            (turn,) = trajectory.turns
+            assert prompt == list(turn.prompt_ids)
+            learned = len(turn.response_ids)
+            assert answer[:learned] == list(turn.response_ids)
+            assert agent.decode(tuple(answer[learned:])).strip() == ""
