@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
+from rollenv.core.errors import UsageError
+
 Kind = Literal["equal", "same", "true", "false"]
 
 
@@ -209,6 +211,24 @@ def with_call_of_check(code: str, entry_point: str) -> str | None:
     if entry_point and "check" in own.keys() - called:
         return f"{code}\ncheck({entry_point if own['check'].args.args else ''})"
     return code if asserts or own.keys() & called else None
+
+
+def with_calls_of_tests(code: str) -> str:
+    """Return pytest's form, as KodCode has it, with a call of each test and without imports of the program.
+
+    Code without functions ``test_*`` is returned unchanged.
+
+    Raises:
+        UsageError: the tests need pytest: fixtures, parameters or its functions.
+    """
+    body = parse_code(code).body
+    tests = [s for s in body if isinstance(s, ast.FunctionDef) and s.name.startswith("test_")]
+    if not tests or any(isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) for s in body):
+        return code
+    if "pytest" in set().union(*map(_used, body)) or any(test.args.args for test in tests):
+        raise UsageError("these tests need pytest (its fixtures, parameters or functions), which does not run here")
+    kept = [s for s in body if not (isinstance(s, ast.ImportFrom) and s.module == "solution")]
+    return "\n".join([*map(_unparsed, kept), *(f"{test.name}()" for test in tests)])
 
 
 def _is_true(statement: ast.stmt) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.code.asserts import Plan, Wanted, plan, with_call_of_check
+from rollenv.envs.code.asserts import Plan, Wanted, plan, with_call_of_check, with_calls_of_tests
 from rollenv.envs.code.judge_process import Raised, decode
 from rollenv.envs.data.rows import read_json
 from rollenv.sandbox.types import Runner
@@ -89,9 +89,10 @@ def parse_tests(
     Args:
         raw: a dict of ``inputs`` and ``outputs`` (TACO, APPS, CodeContests), a list of dicts of ``input`` and
             ``output`` (PrimeIntellect, LiveCodeBench), either as JSON text, a list of assert statements (MBPP), or code
-            with asserts (MBPP+), often in ``check(candidate)`` (HumanEval and HumanEval+, which name the entry point).
-            Inputs are arguments of a function, if a test, the metadata or the entry point names it and the test's
-            ``testtype`` or ``type`` is not another; for LiveCodeBench's ``functional``, with an argument on each line.
+            with asserts (MBPP+), often in ``check(candidate)`` (HumanEval and HumanEval+, which name the entry point)
+            or in functions ``test_*`` (KodCode). Inputs are arguments of a function, if a test, the metadata or the
+            entry point names it and the test's ``testtype`` or ``type`` is not another; for LiveCodeBench's
+            ``functional``, with an argument on each line.
         max_tests: maximum number; those with the longest inputs are kept. None keeps all; asserts are always kept.
         metadata: a dict that may have ``func_name``, or its JSON text (LiveCodeBench).
 
@@ -100,6 +101,7 @@ def parse_tests(
     """
     common = setup, context, entry_point or ""
     data = _read_text(raw) if isinstance(raw, str) else raw
+    data = with_calls_of_tests(data) if isinstance(data, str) else data
     if isinstance(data, str) and (code := with_call_of_check(data, entry_point or "")):
         return AssertTests((code,), *common)
     if isinstance(data, Mapping) and data.get("inputs") and len(data["inputs"]) == len(data.get("outputs", ())):

@@ -107,7 +107,7 @@ def test_a_method_as_the_entry_point():
 
 
 @pytest.mark.parametrize(
-    "tests", ["", "import math\n", "def test_it():\n    assert double([1]) == [2]\n", "x = 1\nif x:\n    assert x"]
+    "tests", ["", "import math\n", "def it():\n    assert double([1]) == [2]\n", "x = 1\nif x:\n    assert x"]
 )
 def test_code_that_asserts_nothing_is_refused(tests):
     """Every program would pass it."""

@@ -113,6 +113,48 @@ def test_code_with_tests_is_run(tmp_path):
         assert env.step("```python\ndef add0(x): return 1\n```")[1] < 1
 
 
+#: KodCode's form.
+PYTEST = """
+from solution import Stack
+
+def test_the_last_comes_first():
+    stack = Stack()
+    stack.push(1)
+    stack.push(2)
+    assert stack.pop() == 2
+
+def test_one():
+    stack = Stack()
+    stack.push(5)
+    assert stack.pop() == 5
+"""
+STACK = """
+class Stack:
+    def __init__(self):
+        self.kept = []
+
+    def push(self, one):
+        self.kept.append(one)
+
+    def pop(self):
+        return self.kept.pop()
+"""
+
+
+def test_functions_of_pytest_are_run_or_refused_by_name():
+    row = {"question": "Write Stack.", "solution": STACK, "test": PYTEST}
+    env = rollenv.make(f"data:{write('kod.jsonl', [row])}", split="all")
+    env.reset(0)
+    assert env.step(env.oracle_action())[1] == 1.0
+    env.reset(0)
+    assert env.step(f"```python{STACK.replace('kept.pop()', 'kept.pop(0)')}```")[1] <= 0
+    fixtures = {**row, "test": PYTEST.replace("test_one()", "test_one(tmp_path)")}
+    with pytest.raises(UsageError, match="need pytest"):
+        rollenv.make(f"data:{write('more.jsonl', [fixtures])}", split="all").reset(0)
+    plain = {"question": "What is 2 + 3?", "answer": "5", "test": "hard"}
+    assert questions_at(write("plain.jsonl", [plain])).grader == "integer"
+
+
 def test_columns_are_found_by_usual_names_or_named():
     write("usual.jsonl", [{"Problem": "1 + 1?", "Solution": "2", "id": 4}])
     assert (questions_at("usual.jsonl").question, questions_at("usual.jsonl").answer) == ("Problem", "Solution")
