@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+import transformers
 from numpy.typing import NDArray
+from packaging.version import Version
 from torch import Tensor
 from transformers import AutoImageProcessor
 from transformers.utils import cached_file
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 #: The entry point group of families.
 GROUP = "rollenv.vision"
+
+#: The first release of transformers that gives the features and positions of pictures as they are read here.
+NEEDED = "5.18"
 
 #: The processor's files beside a model, kept with its checkpoints: they pin how pictures are resized.
 FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
@@ -361,6 +366,11 @@ def load_eyes(
             files[name] = Path(found).read_text(encoding="utf-8")
     if not files:
         return None
+    if Version(transformers.__version__) < Version(NEEDED):
+        raise UsageError(
+            f"models that see need transformers {NEEDED} or newer, and {transformers.__version__} is installed: "
+            f"pip install --upgrade 'transformers>={NEEDED}'"
+        )
     settings = json.loads(files.get("processor_config.json", "{}"))
     own = {name: value for name, value in settings.items() if isinstance(value, int | str)}
     try:

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
+from packaging.version import Version
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
@@ -19,7 +21,7 @@ from rollenv.agents.engines.base import Sampling, open_eyes
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.tiny.model import build_tokenizer
-from rollenv.agents.vision import GROUP
+from rollenv.agents.vision import GROUP, NEEDED
 from rollenv.core.pictures import Picture, picture
 from rollenv.core.plugins import load
 
@@ -122,6 +124,8 @@ def seeing(
     family: str = "qwen2_vl", prompt: StepPrompt | ChatPrompt | None = None, *, template: str = "", **sampling: Any
 ) -> LocalAgent:
     """Build an agent of a family with random weights."""
+    if Version(transformers.__version__) < Version(NEEDED):
+        pytest.skip(f"needs transformers >= {NEEDED}")
     model, tokenizer = {"smolvlm": _smol, "gemma3": _gemma, "llava": _llava}.get(family, lambda: _qwen(family))()
     if template:
         tokenizer.chat_template = template

@@ -194,6 +194,13 @@ def test_a_picture_larger_than_the_context_fills_it():
         play(agent, turn("<image>", drawn(4, 224, 224)))
 
 
+def test_an_older_transformers_is_refused_for_models_that_see(tmp_path, monkeypatch):
+    seeing().save(tmp_path)
+    monkeypatch.setattr("transformers.__version__", "5.17.0")
+    with pytest.raises(UsageError, match=r"transformers 5\.18 or newer, and 5\.17\.0 is installed"):
+        LocalAgent.load(tmp_path)
+
+
 @pytest.mark.parametrize("family", ["qwen2_vl", "smolvlm"])
 def test_a_saved_model_sees_the_same(tmp_path, family):
     agent = seeing(family)

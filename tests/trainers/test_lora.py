@@ -25,7 +25,7 @@ from rollenv.agents.local import LocalAgent
 from rollenv.core import registry
 from rollenv.trainers.config import load_config
 from rollenv.trainers.policies.local import LocalPolicy
-from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged_weights, without
+from rollenv.trainers.policies.lora import FOR_EXPERTS, Lora, adapt, adapter_of, merged_weights, without
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.training_state import begin
@@ -200,6 +200,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 
 def mixture(kind="qwen", vocabulary=40):
+    pytest.importorskip("peft", minversion=FOR_EXPERTS, reason=f"needs peft >= {FOR_EXPERTS}")
     torch.manual_seed(0)
     if kind == "qwen":
         return Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=vocabulary, **SMALL, **EXPERTS)).eval()
@@ -238,6 +239,14 @@ def test_adapters_of_experts_are_merged_for_vllm(tmp_path):
     with pytest.raises(UsageError, match=r"player\.lora=merged"):
         begin(load_config("math:Arithmetic-v0-digit", settings), {}, lambda *_: None)
     begin(load_config("math:Arithmetic-v0-digit", [*settings, "player.lora=merged"]), {}, lambda *_: None)
+
+
+def test_an_older_peft_is_refused_for_experts_that_it_would_leave_out(monkeypatch):
+    model = mixture()
+    monkeypatch.setattr("peft.__version__", "0.19.1")
+    with pytest.raises(UsageError, match=r"peft 0\.20 or newer, and 0\.19\.1 is installed"):
+        adapt(model, Lora(4))
+    adapt(small_model(tied=False), Lora(4))
 
 
 def test_an_adapter_in_place_of_a_model_is_refused_at_once(tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -22,6 +23,9 @@ from rollenv.trainers.policies.state import whole
 
 #: peft's name for the adapter.
 _NAME = "default"
+
+#: The first release of peft that gives adapters to experts, which are parameters.
+FOR_EXPERTS = "0.20"
 
 #: Name of the adapter's folder in the folder of a checkpoint.
 FOLDER = "adapter"
@@ -48,10 +52,15 @@ def adapt(model: PreTrainedModel, lora: Lora, frozen: Collection[str] = ()) -> N
         frozen: names of parts that get no adapters.
     """
     with extra("lora", "Training with LoRA"):
-        from peft import LoraConfig, inject_adapter_in_model
+        from peft import LoraConfig, __version__, inject_adapter_in_model
 
     # Routers that are linear layers (Phi-3.5-MoE, Llama 4) return their choice too, which no adapter can.
     routers = Routing(model).routers
+    if routers and Version(__version__) < Version(FOR_EXPERTS):  # it leaves experts without adapters, silently
+        raise UsageError(
+            f"adapters of a mixture of experts need peft {FOR_EXPERTS} or newer, and {__version__} is installed: "
+            f"pip install --upgrade 'peft>={FOR_EXPERTS}'"
+        )
     linear = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     whole_parts = tuple(f"{part}." for part in frozen)
     excluded = [name for name, layer in linear if layer in routers or name.startswith(whole_parts)]
