@@ -1,5 +1,7 @@
 """``ta2:GAME``: the games of TextArena for several players, all seats of which are played.
 
+``ta:GAME`` is the same game with one seat to play, against built-in opponents.
+
 The games seed the process-wide ``random``; as in ``ta:GAME``, each environment has a state of its own for it, which is
 swapped in while its game runs.
 """

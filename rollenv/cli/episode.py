@@ -1,4 +1,4 @@
-"""``rollenv episode``"""
+"""``rollenv episode``: not ``eval -n 1``, since other trainers read its line of JSON and its exit codes."""
 
 from __future__ import annotations
 
