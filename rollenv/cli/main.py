@@ -19,7 +19,6 @@ import typer
 from rich.markup import escape
 
 from rollenv.cli import (
-    arena,
     bench,
     check,
     completion,
@@ -104,7 +103,6 @@ _COMMANDS = {
     "sft": sft,
     "reward-model": reward_model,
     "eval": eval,
-    "arena": arena,
     "probe": probe,
     "episode": episode,
     "bench": bench,

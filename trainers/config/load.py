@@ -26,14 +26,6 @@ from rollenv.trainers.config.tasks import pattern_of, task_domains
 
 logger = logging.getLogger(__name__)
 
-#: Keys whose nearest name is another key, and those that do the same now.
-_REPLACED = {
-    "rewards.drop_truncated": "rewards.at_limit=drop",
-    "rewards.drop_long_failures": "rewards.at_limit=drop_failed",
-    "rewards.limit_penalty": "rewards.at_limit=NUMBER",
-    "rewards.domains.kind=overlong": "rewards.overlong",
-}
-
 
 def recipes() -> dict[str, Path]:
     """Return the bundled recipes by name."""
@@ -318,8 +310,6 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
     if kind == "union_tag_invalid" and (union := _union_above(keys)):
         given = value.get(union.tag) if isinstance(value, dict) else value
         hint = did_you_mean(str(given), union.variants, form=repr)
-        if replaced := _REPLACED.get(f"{key.rpartition('.')[0]}.{union.tag}={given}"):
-            hint = f"set {replaced}"
         text = f"{key}.{union.tag} is one of {union}, not {given!r}; {hint}"
         return text.removesuffix("; ")
     if kind in ("model_type", "model_attributes_type") and key:
@@ -338,7 +328,7 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
         )
     known = all_keys()
     same_name = sorted((k for k in known if k.rpartition(".")[2] == keys[-1]), key=lambda k: k.count("."))
-    if near := [_REPLACED[key]] if key in _REPLACED else same_name[:3]:
+    if near := same_name[:3]:
         return f"there is no key {key!r}; did you mean {' or '.join(map(repr, near))}?"
     return f"there is no key {key!r}; {did_you_mean(key, known, most=2, form=repr)}".removesuffix("; ")
 

@@ -184,6 +184,17 @@ class RewardsConfig(Section):
     difficulty_weight: bool = False
     """Weights from 0.5 for tasks that always succeed to 2 for tasks that never do."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_former_keys(cls, given: Any) -> Any:
+        """Read ``drop_truncated`` and ``limit_penalty``, which became ``at_limit``."""
+        if not isinstance(given, dict) or not {"drop_truncated", "limit_penalty"} & given.keys():
+            return given
+        rest = {key: value for key, value in given.items() if key not in ("drop_truncated", "limit_penalty")}
+        if given.get("drop_truncated"):
+            return {"at_limit": "drop", **rest}
+        return {"at_limit": given.get("limit_penalty") or "keep", **rest}
+
     @property
     def per_episode(self) -> str:
         """The key of rewards that are computed as episodes end; empty if none is."""

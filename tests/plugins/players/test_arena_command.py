@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "rollout"))
 import card_game
 
 AGENTS = ("--agents", "random", "oracle", "constant:bet")

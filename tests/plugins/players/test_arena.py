@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
+from pathlib import Path
 
-import card_game
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_seats import Broken
 
 from rollenv import UsageError
 from rollenv.agents.base import Action, Agent, ConstantAgent, NothingToSay, OracleAgent, RandomAgent, Session
 from rollenv.agents.seats import SeatFailed
-from rollenv.rollout.arena import RoundRobin, pairs_of, ratings, results
+from rollenv.plugins.players.arena import RoundRobin, pairs_of, ratings, results
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.base import EnvFailure
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "rollout"))
+import card_game
+from test_seats import Broken
 
 FORFEIT = "seats:Forfeit-v0"
 

@@ -60,8 +60,8 @@ def command(
 
     The exit code is 1 if an agent failed in a game, or if most games failed for any reason.
     """
+    from rollenv.plugins.players.arena import RoundRobin, results
     from rollenv.report import write_report
-    from rollenv.rollout.arena import RoundRobin, results
     from rollenv.rollout.evaluate import tasks_of, to_play
     from rollenv.rollout.fingerprints import model_fingerprint
 
