@@ -6,6 +6,7 @@ caches, kernel buffers and fragmentation: leave a tenth free.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -118,17 +119,10 @@ _USABLE = 0.9
 def longest_sample(shape: Shape, update: Update, gigabytes: float) -> int:
     """Return the maximum number of tokens of a forward pass on a device; 0 if the model does not fit."""
 
-    def fits(tokens: int) -> bool:
-        return sum(update_memory(shape, replace(update, tokens=tokens)).values()) <= _USABLE * gigabytes * 1e9
+    def needed(tokens: int) -> int:
+        return sum(update_memory(shape, replace(update, tokens=tokens)).values())
 
-    low, high = 0, 1 << 24
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low * fits(max(low, 1))
+    return max(0, bisect.bisect_right(range(1 << 24), _USABLE * gigabytes * 1e9, key=needed) - 1)
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:

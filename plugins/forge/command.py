@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from rollenv.cli.common import Ticker, console, error_console, progress_console
+from rollenv.cli.common import console, error_console, print_table, progress
 from rollenv.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,32 +73,26 @@ def command(
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Watch]:
     """Show a progress bar on a terminal, elsewhere occasional lines."""
-    ticker, done = Ticker("tasks", total), dict[str, int]()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal)
-    task = bar.add_task("tasks", total=total)
+    done = dict[str, int]()
+    with progress("tasks", total) as show:
 
-    def watch(result: Forged) -> None:
-        done[result.package] = len(result.tasks)
-        progress = f"{result.package}, {result.tried.total()} faults tried"
-        bar.update(task, completed=sum(done.values()), description=progress)
-        ticker.tick(sum(done.values()), progress)
+        def watch(result: Forged) -> None:
+            done[result.package] = len(result.tasks)
+            show(sum(done.values()), f"{result.package}, {result.tried.total()} faults tried")
 
-    with bar:
         yield watch
 
 
 def _print(results: list[Forged], out: Path) -> None:
-    table = Table("package", "tasks", "faults tried", "tests left out", "why faults made no task", box=None)
+    rows = []
     for result in results:
         if result.error:
             error_console.print(f"no task: {result.error}", markup=False, soft_wrap=True)
             continue
         why = ", ".join(f"{count} {name}" for name, count in result.tried.most_common() if name != "kept")
         numbers = (len(result.tasks), result.tried.total(), result.left_out)
-        table.add_row(result.package, *map(str, numbers), why)
-    if table.rows:
-        console.print(table)
+        rows.append([result.package, *map(str, numbers), why])
+    print_table(["package", "tasks", "faults tried", "tests left out", "why faults made no task"], rows)
     _print_count(sum(len(result.tasks) for result in results), out)
 
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import typer
 from rich.columns import Columns
-from rich.progress import track
-from rich.table import Table
+from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import Ticker, console, key_values, progress_console
+from rollenv.cli.common import console, key_values, print_table, progress
 from rollenv.core.checker import CHECKS, Finding, run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
@@ -49,21 +48,14 @@ def command(
     if not ids:
         raise UsageError("name the ids to check, or pass --all")
     findings: dict[str, list[Finding]] = {}
-    ticker = Ticker("checked", len(ids))
-    bar = track(ids, "checking", console=progress_console, transient=True, disable=not progress_console.is_terminal)
-    with HelperProcess(timeout) as process:
-        for env_spec, env_id in zip(specs, bar, strict=True):
+    with HelperProcess(timeout) as process, progress("checked", len(ids)) as show:
+        for env_spec, env_id in zip(specs, ids, strict=True):
             findings[env_id] = _findings(process, replace(env_spec, kwargs={**env_spec.kwargs, **given}), episodes)
-            ticker.tick(len(findings), f"the last: {env_id}")
+            show(len(findings), f"the last: {env_id}")
     console.print(Columns([f"[bold]{letter}[/] {name}" for name, letter in _LETTERS.items()], padding=(0, 2)))
     console.print()
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("id", no_wrap=True, overflow="ellipsis")
-    for letter in _LETTERS.values():  # names would not fit beside an id in 80 columns
-        table.add_column(letter, min_width=1)
-    for env_id, found in findings.items():
-        table.add_row(env_id, *(_MARKS[f.ok] for f in found))
-    console.print(table)
+    rows = ([env_id, *(Text.from_markup(_MARKS[f.ok]) for f in found)] for env_id, found in findings.items())
+    print_table(["id", *_LETTERS.values()], rows, ids=True)  # names would not fit beside an id in 80 columns
     broken = [(env_id, f) for env_id, found in findings.items() for f in found if f.ok is False]
     for env_id, finding in broken:
         console.print(f"[bold red]✗[/] {env_id}, {finding.name}: ", end="")

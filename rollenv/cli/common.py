@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import inspect
 import logging
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
+from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from rollenv.agents import model_files
 from rollenv.agents.gguf import model_at
+from rollenv.cli.options import option
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import DATA
@@ -65,7 +66,7 @@ class Ticker:
         every: minimum seconds between two lines.
     """
 
-    def __init__(self, what: str, total: int, every: float = TICK, now: Callable[[], float] = time.monotonic):
+    def __init__(self, what: str, total: int | None, every: float = TICK, now: Callable[[], float] = time.monotonic):
         self.what, self.total, self.every, self._now = what, total, every, now
         self._started = self._last = now()
 
@@ -75,8 +76,44 @@ class Ticker:
         if progress_console.is_terminal or now - self._last < self.every:
             return
         self._last = now
-        line = f"{self.what} {done}/{self.total} after {now - self._started:.0f} s{more and f'  {more}'}"
+        of = "" if self.total is None else f"/{self.total}"
+        line = f"{self.what} {done}{of} after {now - self._started:.0f} s{more and f'  {more}'}"
         progress_console.print(line, markup=False, soft_wrap=True)
+
+
+def progress_bar(*, transient: bool = True, room: int = 110) -> Progress:
+    """Make the bar of all commands; ``more`` of a task is a remark.
+
+    Args:
+        room: terminals with fewer columns see only numbers and the time that is left.
+    """
+    roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if progress_console.width >= room else ()
+    return Progress(
+        TextColumn("{task.description}"),
+        *roomy[:1],
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[more]}"),
+        *roomy[1:],
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=progress_console,
+        transient=transient,
+        disable=not progress_console.is_terminal or progress_console.quiet,
+    )
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
+    """Show a bar until the block ends, or a line now and then; yields a function of what is done, and a remark."""
+    ticker, bar = Ticker(what, total), progress_bar()
+    task = bar.add_task(what, total=total, more="")
+
+    def show(done: int, more: str = "") -> None:
+        bar.update(task, completed=done, more=more)
+        ticker.tick(done, more)
+
+    with bar:
+        yield show
 
 
 def set_loudness(verbose: int, quiet: bool) -> None:
@@ -145,10 +182,6 @@ def evaluated_data(env: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any
     return env, kwargs
 
 
-def _option(*names: str, **how: Any) -> Any:
-    return field(default=how.pop("default", None), metadata={"option": (names, how)})
-
-
 SEND_AS_HELP = (
     "Names of settings at the endpoint; an empty one is not sent: max_tokens=max_completion_tokens,seed=. "
     "Refusals of these two are understood by themselves."
@@ -167,59 +200,40 @@ def sent_names(text: str) -> dict[str, str]:
 class AgentOptions:
     """Options of an agent; None and "" keep the agent's defaults."""
 
-    temperature: float | None = _option(min=0, help="Sampling temperature; 0 is greedy.")
-    max_tokens: int | None = _option(min=1, help="Maximum number of tokens per answer.")
-    threads: int | None = _option(min=1, help="CPU threads of a local model. Default: the idle cores, as they change.")
-    model: str = _option(default="", help="Model for a harness: local:FOLDER, vllm:FOLDER or chat:MODEL at --base-url.")
-    base_url: str = _option(default="", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1.")
-    system: str | None = _option(help="System prompt of a chat agent.")
-    concurrency: int | None = _option(
+    temperature: float | None = option(min=0, help="Sampling temperature; 0 is greedy.")
+    max_tokens: int | None = option(min=1, help="Maximum number of tokens per answer.")
+    threads: int | None = option(min=1, help="CPU threads of a local model. Default: the idle cores, as they change.")
+    model: str = option(default="", help="Model for a harness: local:FOLDER, vllm:FOLDER or chat:MODEL at --base-url.")
+    base_url: str = option(default="", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1.")
+    system: str | None = option(help="System prompt of a chat agent.")
+    concurrency: int | None = option(
         "--concurrency", "-c", min=1, help="Concurrent episodes and requests. Default: 256 episodes, 32 requests."
     )
-    send_as: str = _option(default="", metavar="KEY=NAME,...", help=SEND_AS_HELP)
-    rate: float | None = _option(min=0.001, help="Maximum number of requests per minute to the endpoint.")
-    budget: float | None = _option(min=0, help="Stop when the answers have cost this much; needs --prices.")
-    token_budget: int | None = _option(min=1, help="Stop after this many tokens, prompts included.")
-    prices: str = _option(default="", metavar="PROMPT,COMPLETION", help="Prices per million tokens, such as 0.15,0.60.")
+    send_as: str = option(default="", metavar="KEY=NAME,...", help=SEND_AS_HELP)
+    rate: float | None = option(min=0.001, help="Maximum number of requests per minute to the endpoint.")
+    budget: float | None = option(min=0, help="Stop when the answers have cost this much; needs --prices.")
+    token_budget: int | None = option(min=1, help="Stop after this many tokens, prompts included.")
+    prices: str = option(default="", metavar="PROMPT,COMPLETION", help="Prices per million tokens, such as 0.15,0.60.")
+
+    @staticmethod
+    def taken_by(name: str) -> set[str]:
+        """Return the options that an agent takes."""
+        drawing, everything = {"temperature", "max_tokens"}, {each.name for each in dataclasses.fields(AgentOptions)}
+        takes = {"chat": everything - {"model"}, "harness": everything, "local": drawing | {"threads"}, "vllm": drawing}
+        return takes.get(name.partition(":")[0], {"temperature", "base_url"}) | {"concurrency"}  # of episodes, at least
+
+    def only(self, name: str) -> AgentOptions:
+        """Return those of the options that an agent takes."""
+        return AgentOptions(**{key: getattr(self, key) for key in self.taken_by(name)})
 
     def check(self, name: str) -> None:
         """Raise UsageError if the agent takes no option that was given."""
-        kind = name.partition(":")[0]
-        drawing = {"temperature", "max_tokens"}
-        owners = {"model": "a harness", "threads": "a local model", **dict.fromkeys(drawing, "a model")}
-        everything = set(vars(self))
-        takes = {"chat": everything - {"model"}, "harness": everything, "local": drawing | {"threads"}, "vllm": drawing}
-        for option, value in vars(self).items():
-            if option == "concurrency":  # of episodes, whoever plays
-                continue
-            if value not in (None, "") and option not in takes.get(kind, {"temperature", "base_url"}):
-                who = owners.get(option, "a chat agent")
-                raise UsageError(f"--{option.replace('_', '-')} is for {who}, not for {name}")
-
-
-NO_OPTIONS = AgentOptions()
-
-
-def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add an option for every field of :class:`AgentOptions` to a command, which gets them as ``options``."""
-    signature, kinds = inspect.signature(command, eval_str=True), get_type_hints(AgentOptions)
-    more = []
-    for each in fields(AgentOptions):
-        names, how = each.metadata["option"]
-        option = typer.Option(each.default, *names, **how)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        more.append(inspect.Parameter(each.name, kind, annotation=kinds[each.name], default=option))
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        options = AgentOptions(**{each.name: given.pop(each.name) for each in fields(AgentOptions)})
-        command(**given, options=options)
-
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "options"]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + more
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+        taken = self.taken_by(name)
+        owners = {"model": "a harness", "threads": "a local model", "temperature": "a model", "max_tokens": "a model"}
+        for key, value in vars(self).items():
+            if value not in (None, "") and key not in taken:
+                who = owners.get(key, "a chat agent")
+                raise UsageError(f"--{key.replace('_', '-')} is for {who}, not for {name}")
 
 
 def make_agent(
@@ -349,16 +363,32 @@ def print_tables(tables: Iterable[Mapping[str, Any]], most: int = 20) -> None:
     Args:
         most: maximum number of rows of each.
     """
-    from rich.table import Table
-
     for each in tables:
         head, *rows = each["rows"]
-        if not rows:
-            continue
-        console.print(each["title"], style="bold", markup=False, soft_wrap=True)
-        table = Table(*map(escape, head), show_header=any(head), box=None, padding=(0, 1, 0, 0))
-        for row in rows[:most]:
-            table.add_row(*map(escape, row))
-        console.print(table)
+        if rows:
+            console.print(each["title"], style="bold", markup=False, soft_wrap=True)
+        print_table(head, rows[:most])
         if len(rows) > most:
             console.print(f"and {len(rows) - most} more")
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, ids: bool = False) -> None:
+    """Print a table; without rows, nothing.
+
+    Args:
+        head: names of the columns; none for rows alone.
+        rows: cells as they are, or texts with styles.
+        ids: cut the first column on narrow terminals instead of breaking its lines.
+    """
+    from rich.table import Table
+
+    rows = list(rows)
+    if not rows:
+        return
+    table = Table(show_header=any(head), box=None, padding=(0, 1 if any(head) else 2, 0, 0))
+    for number, name in enumerate(head or [""] * len(rows[0])):
+        cut = ids and not number
+        table.add_column(escape(name), min_width=1, no_wrap=cut, overflow="ellipsis" if cut else "fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else escape(str(cell)) for cell in row))
+    console.print(table)

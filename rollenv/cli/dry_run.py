@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from rich.markup import escape
-from rich.table import Table
 
 from rollenv.agents.engines.base import eyes_of, open_eyes
 from rollenv.agents.gguf import gguf_of
@@ -21,7 +20,7 @@ from rollenv.agents.model_files import NO_CODE, check_model, reading
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import chat_role_of, shown
 from rollenv.agents.prompts.step import as_text
-from rollenv.cli.common import console
+from rollenv.cli.common import console, print_table
 from rollenv.core.env import Env
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.pictures import pictures
@@ -182,11 +181,8 @@ def check_player(config: TrainConfig) -> None:
 
 
 def _print_table(title: str, rows: Mapping[str, int | str]) -> None:
-    table = Table(box=None, show_header=False)
-    for name, value in rows.items():
-        table.add_row(name, f"{value:,}" if isinstance(value, int) else value)
     console.print(f"\n{title}")
-    console.print(table)
+    print_table((), ([name, f"{value:,}" if isinstance(value, int) else value] for name, value in rows.items()))
 
 
 #: Seeds to reset with; random episodes for the share of recurring states, and their maximum number of turns.

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
 from rollenv.agents.gguf import newest_checkpoint
 from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
-    NO_OPTIONS,
     AgentOptions,
     console,
     error_console,
@@ -24,11 +22,11 @@ from rollenv.cli.common import (
     key_values,
     make_agent,
     percent,
-    with_agent_options,
+    print_table,
 )
-from rollenv.cli.playing import ACCEPT_HELP, EvalFolder, playing, tasks_before, totals
+from rollenv.cli.options import with_options
+from rollenv.cli.playing import EvalFolder, PlayOptions, playing, tasks_before, totals
 from rollenv.core.errors import UsageError
-from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
@@ -56,7 +54,7 @@ _FAILURES = {
 }
 
 
-@with_agent_options
+@with_options
 def command(
     env: str = typer.Argument(
         help="Environment id; see `rollenv list`. Or a file or folder of questions.", autocompletion=completion.ids
@@ -64,22 +62,21 @@ def command(
     settings: list[str] = typer.Argument(
         None, metavar="[ID|KEY=VALUE]...", help="Further environments, and arguments of all of them."
     ),
-    options: AgentOptions = NO_OPTIONS,
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     n: str = typer.Option(
-        "", "-n", metavar="N|all", help="Number of tasks, or all of a data set. Default: all of a data set, else 100."
+        "",
+        "-n",
+        metavar="N|all",
+        help="Number of tasks, or all of a data set; with --resume it may grow. Default: all of a data set, else 100.",
     ),
     k: int = typer.Option(1, "-k", min=1, help="Episodes per task, for pass@k and pass^k."),
     prompt: list[str] = typer.Option(None, "--prompt", metavar="KEY=VALUE|RECIPE", help=PROMPT_HELP),
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
     wrappers: str = typer.Option("", "--wrappers", help="Wrappers around the environment, such as python_tool,concat."),
     tokenizer: str = typer.Option("", "--tokenizer", help="Tokenizer folder for chat wrappers. Default: the model's."),
-    workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
-    step_deadline: float = typer.Option(120.0, min=0.001, help="Time limit in seconds for a step in a worker."),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, the report and the numbers."),
-    resume: bool = typer.Option(False, "--resume", help="Continue the evaluation in --out; -n may be larger."),
-    accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+    *,
+    play: PlayOptions,
+    options: AgentOptions,
 ) -> None:
     """Play seeded tasks and report success, pass@k and pass^k with their 95 % intervals.
 
@@ -93,15 +90,13 @@ def command(
 
     ids = list(dict.fromkeys([env, *(text for text in settings or () if "=" not in text)]))
     given = key_values(text for text in settings or () if "=" in text)
-    if resume and out is None:
-        raise UsageError("--resume needs --out: the folder of the evaluation to continue")
     if prompt and not agent.startswith("local:"):
         raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
-    model = _model_of(agent)
+    model = model_of(agent)
     tokenizer = tokenizer or (str(newest_checkpoint(Path(model))) if model else "")
     around = with_tokenizer(named_wrappers(wrappers), tokenizer)
     # an unknown id, a wrong setting or prompt, and another evaluation in a folder fail before a model is loaded
-    plans = _plans(_places(ids, out), given, n, resume, try_each=len(ids) > 1 and "://" not in workers)
+    plans = _plans(_places(ids, play.out), given, n, play, try_each=len(ids) > 1 and "://" not in play.workers)
     form = None
     if prompt:
         from rollenv.trainers.config import load_prompt
@@ -116,7 +111,7 @@ def command(
     }
     common = {"agent": agent, "k": k, "seed": seed, "temperature": options.temperature}
     common |= {name: value for name, value in optional.items() if value}
-    folders = [plan.begin(common, _model_of(options.model or agent), resume, accept) for plan in plans]
+    folders = [plan.begin(common, model_of(options.model or agent)) for plan in plans]
     answer_tokens = max(spec(plan.env).answer_tokens for plan in plans)
     player: Agent | None = None
     results, every = [], []
@@ -126,16 +121,16 @@ def command(
             player = make_agent(agent, options, answer_tokens=answer_tokens)
         if form:
             _set_prompt(player, form, env, kwargs, around)
-        with playing(env, plan.n * k, player, options, workers, plan.out, folder, step_deadline) as opened:
+        with playing(env, plan.n * k, player, options, plan.play, folder) as opened:
             result = evaluate(player, env, kwargs, n=plan.n, k=k, seed=seed, wrappers=around, **opened)
         numbers = {**plan.about(common), **result.to_dict(), **totals(player)}
-        if plan.out is not None:
-            _save(numbers, plan.out)
-        if not json:
-            _print(result, agent, plan.out)
+        plan.play.save(numbers)
+        if not play.json:
+            _print(result, agent)
+            plan.play.tell()
         results.append(result)
         every.append(numbers)
-    if json:
+    if play.json:
         console.print_json(json_module.dumps(every if len(every) > 1 else every[0]))
     elif len(results) > 1:
         _print_all(results, agent)
@@ -149,25 +144,25 @@ class _Plan:
 
     env: str
     kwargs: dict[str, Any]
-    out: Path | None
+    play: PlayOptions
     n: int
 
     def about(self, common: dict[str, Any]) -> dict[str, Any]:
         """Return what the numbers are of."""
         return {"env": self.env, "kwargs": self.kwargs, "n": self.n, **common}
 
-    def begin(self, common: dict[str, Any], model: str, resume: bool, accept: bool) -> EvalFolder | None:
+    def begin(self, common: dict[str, Any], model: str) -> EvalFolder | None:
         """Begin or continue the folder."""
         from rollenv.rollout.fingerprints import model_fingerprint, row_fingerprints
 
-        if self.out is None:
+        if self.play.out is None:
             return None
         prints = {"rows": row_fingerprints(self.env, self.kwargs, self.n), "model": model_fingerprint(model)}
-        return EvalFolder.begin(self.out, self.about(common) | {k: v for k, v in prints.items() if v}, resume, accept)
+        return self.play.begin(self.about(common) | {k: v for k, v in prints.items() if v})
 
 
 def _plans(
-    places: Sequence[tuple[str, Path | None]], given: dict[str, Any], n: str, resume: bool, *, try_each: bool
+    places: Sequence[tuple[str, Path | None]], given: dict[str, Any], n: str, play: PlayOptions, *, try_each: bool
 ) -> list[_Plan]:
     from rollenv.core.registry import spec
 
@@ -176,7 +171,8 @@ def _plans(
         env, kwargs = evaluated_data(named, given)
         if try_each:
             spec(env).make(**kwargs).close()  # settings that it does not take, and data that is missing
-        plans.append(_Plan(env, kwargs, out, _number_of_tasks(env, kwargs, n, out if resume else None)))
+        number = _number_of_tasks(env, kwargs, n, out if play.resume else None)
+        plans.append(_Plan(env, kwargs, dataclasses.replace(play, out=out), number))
     return plans
 
 
@@ -195,21 +191,11 @@ def _places(ids: Sequence[str], out: Path | None) -> list[tuple[str, Path | None
 
 def _print_all(results: Sequence[Evaluation], agent: str) -> None:
     """Print a row for each environment, and the mean of their success rates."""
-    table = Table("environment", "tasks", "success (95 %)", "reward", "failed", box=None, padding=(0, 1, 0, 0))
-    for r in results:
-        shown = percent(r.success, r.low, r.high)
-        table.add_row(r.env_id, str(r.n), shown, f"{r.reward:.3f}", str(r.failed))
+    rows = [[r.env_id, str(r.n), percent(r.success, r.low, r.high), f"{r.reward:.3f}", str(r.failed)] for r in results]
     mean = sum(r.success for r in results) / len(results)
-    table.add_row(f"mean of {len(results)}", "", f"{100 * mean:.1f} %", "", "")
+    rows.append([f"mean of {len(results)}", "", f"{100 * mean:.1f} %", "", ""])
     console.print(f"all played by {agent}", markup=False, style="bold")
-    console.print(table)
-
-
-def _save(numbers: dict[str, Any], folder: Path) -> None:
-    from rollenv.report import write_report
-
-    (folder / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-    write_report([folder], folder / "report.html")
+    print_table(["environment", "tasks", "success (95 %)", "reward", "failed"], rows)
 
 
 def _set_prompt(
@@ -242,12 +228,13 @@ def _number_of_tasks(env: str, kwargs: dict[str, Any], n: str, continued: Path |
     return len(tasks_of(env, kwargs, number))
 
 
-def _model_of(agent: str) -> str:
+def model_of(agent: str) -> str:
+    """Return the folder of an agent's model; empty for other agents."""
     kind, _, argument = agent.partition(":")
     return argument if kind in ("local", "vllm") else ""
 
 
-def _print(result: Evaluation, agent: str, out: Path | None) -> None:
+def _print(result: Evaluation, agent: str) -> None:
     console.print(f"{result.env_id} played by {agent}", markup=False, style="bold")
     numbers = [
         str(result.n) if result.k == 1 else f"{result.n} × {result.k}",
@@ -259,15 +246,10 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
         f"{result.seconds:.1f}",
     ]
     of = "episodes " if result.k > 1 else ""
-    tables = [[["tasks", "success (95 %)", f"{of}wrong", f"{of}failed", "reward", "turns", "seconds"], numbers]]
+    print_table(["tasks", "success (95 %)", f"{of}wrong", f"{of}failed", "reward", "turns", "seconds"], [numbers])
     if result.k > 1:
         rows = [[str(j), percent(*result.pass_at[j]), percent(*result.pass_all[j])] for j in result.pass_at]
-        tables.append([["k", "pass@k: one of k (95 %)", "pass^k: all k (95 %)"], *rows])
-    for head, *body in tables:
-        table = Table(*head, box=None, padding=(0, 1, 0, 0))
-        for row in body:
-            table.add_row(*row)
-        console.print(table)
+        print_table(["k", "pass@k: one of k (95 %)", "pass^k: all k (95 %)"], rows)
     if result.repeats:
         over = percent(result.success, result.tasks_low, result.tasks_high)
         console.print(f"{result.distinct} different tasks among {result.n}; over tasks {over}")
@@ -279,12 +261,10 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
             soft_wrap=True,
         )
     if result.cut:
-        advice = "raise --max-tokens" if _model_of(agent) or agent.startswith("chat:") else "raise the agent's limit"
+        advice = "raise --max-tokens" if model_of(agent) or agent.startswith("chat:") else "raise the agent's limit"
         console.print(f"{result.cut} answers were cut at the limit of tokens: {advice}")
     if result.failed:
         print_failures(result.trajectories, result.failures)
-    if out is not None:
-        console.print(f"episodes, page and numbers: {out}", markup=False, soft_wrap=True)
 
 
 def print_failures(trajectories: Sequence[Trajectory], failures: Mapping[str, int]) -> None:

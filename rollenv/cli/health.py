@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.table import Table
+from rich.text import Text
 
-from rollenv.cli.common import console
+from rollenv.cli.common import console, print_table
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.proxies import without_proxy
 from rollenv.remote.address import ADVICE
@@ -81,35 +81,32 @@ def _print(health: dict[str, Any]) -> None:
     if age > _OLD_SECONDS:
         written += f", {duration(age)} ago"
     console.print(f"written {written}")
-    envs = _table("environment", "state", "completed", "failed", "cancelled")
-    for record in health["envs"]:
-        numbers = [str(record["counts"].get(name, 0)) for name in ("completed", "failed", "cancelled")]
-        envs.add_row(record["name"], _state(record["state"]), *numbers)
-    workers = _table("worker", "state", "envs", "deaths", "steps", "raised", "hung", "lost")
-    for record in health["workers"]:
-        counts = record.get("counts", {})
-        numbers = [str(counts.get(name, 0)) for name in ("step", "raised", "hung", "lost")]
-        cells = [str(record.get("envs", "-")), str(record.get("deaths", "-"))]
-        workers.add_row(_name(record), _state(record["state"]), *cells, *numbers)
-    times = _table("time", "step p50", "p95", "p99", "reset p99")
-    for record in [*health["envs"], *health["workers"]]:
-        times.add_row(
-            _name(record), *(_latency(record, "step", q) for q in _QUANTILES), _latency(record, "reset", "p99")
-        )
-    for table in (envs, workers, times):
-        console.print(table)
+    kinds = ("completed", "failed", "cancelled")
+    envs = [[_name(record), _state(record), *_counts(record, *kinds)] for record in health["envs"]]
+    print_table(["environment", "state", *kinds], envs, ids=True)
+    workers = [
+        [
+            _name(record),
+            _state(record),
+            *(str(record.get(name, "-")) for name in ("envs", "deaths")),
+            *_counts(record, "step", "raised", "hung", "lost"),
+        ]
+        for record in health["workers"]
+    ]
+    print_table(["worker", "state", "envs", "deaths", "steps", "raised", "hung", "lost"], workers, ids=True)
+    times = [
+        [_name(record), *(_latency(record, "step", q) for q in _QUANTILES), _latency(record, "reset", "p99")]
+        for record in [*health["envs"], *health["workers"]]
+    ]
+    print_table(["time", "step p50", "p95", "p99", "reset p99"], times, ids=True)
     for record in health["envs"]:
         for reason, number in record["reasons"].items():
             since = time.strftime("%H:%M:%S", time.localtime(record["failing_since"]))
             console.print(f"{record['name']} since {since}: {number} times {reason}", markup=False)
 
 
-def _table(first: str, *heads: str) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=True)
-    for head in heads:
-        table.add_column(head)
-    return table
+def _counts(record: dict[str, Any], *names: str) -> list[str]:
+    return [str(record.get("counts", {}).get(name, 0)) for name in names]
 
 
 def _name(record: dict[str, Any]) -> str:
@@ -128,6 +125,6 @@ def _latency(record: dict[str, Any], operation: str, quantile: str) -> str:
     return f"{1e6 * seconds:.0f} µs"
 
 
-def _state(state: str) -> str:
-    colour = {"up": "green", "starting": "yellow", "quarantined": "yellow"}.get(state, "red")
-    return f"[{colour}]{state}[/]"
+def _state(record: dict[str, Any]) -> Text:
+    state = record["state"]
+    return Text(state, style={"up": "green", "starting": "yellow", "quarantined": "yellow"}.get(state, "red"))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json as json_module
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values
+from rollenv.cli.common import console, key_values, print_table
 from rollenv.core import cards
 from rollenv.core.registry import spec
 
@@ -47,13 +46,7 @@ def command(
     console.print(card.spec.id, style="bold", markup=False)
     console.print(card.about or cards.summary(card.spec), markup=False)
     console.print()
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    for name, value in _facts(card).items():
-        if value:
-            table.add_row(name, Text(value))
-    console.print(table)
+    print_table((), ([Text(name, "bold"), value] for name, value in _facts(card).items() if value), ids=True)
     if card.problem:
         console.print(f"\nno example: {card.problem}", markup=False)
     for title, text in (("what an agent reads first (seed 0)", card.prompt), ("an action", card.action)):

@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group as Lines
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from rollenv.cli.common import CONCURRENT, AgentOptions, Ticker, error_console, percent, progress_console
+from rollenv.cli.common import (
+    CONCURRENT,
+    AgentOptions,
+    Ticker,
+    console,
+    error_console,
+    percent,
+    progress_bar,
+    progress_console,
+)
+from rollenv.cli.options import option
 from rollenv.core.errors import UsageError
 from rollenv.core.folder_lock import lock_folder
-from rollenv.rollout.workers.factory import make_workers
+from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.rollout.manager import RolloutManager
@@ -33,6 +42,40 @@ _SECONDS, _OPEN = "seconds", "open"
 #: Settings that detect changes of data and model.
 FINGERPRINTS = ("rows", "model")
 ACCEPT_HELP = "With --resume: continue although the data or the model have changed."
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """Options of commands that play many episodes: where, into which folder, and how it is told."""
+
+    workers: str = option("--workers", "-w", default="inline", help=WORKERS_HELP)
+    step_deadline: float = option(default=120.0, min=0.001, help="Time limit in seconds for a step in a worker.")
+    out: Path | None = option("--out", "-o", help="Folder for the episodes, the report and the numbers.")  # noqa: RUF009 - a field
+    resume: bool = option("--resume", default=False, help="Continue what is in --out.")
+    accept: bool = option("--accept-changes", default=False, help=ACCEPT_HELP)
+    json: bool = option("--json", default=False, help="Print JSON instead of tables.")
+
+    def __post_init__(self) -> None:
+        if self.resume and self.out is None:
+            raise UsageError("--resume needs --out: the folder to continue")
+
+    def begin(self, settings: Mapping[str, Any]) -> EvalFolder | None:
+        """Begin or continue the folder, if there is one."""
+        return EvalFolder.begin(self.out, settings, self.resume, self.accept) if self.out else None
+
+    def save(self, numbers: Mapping[str, Any]) -> None:
+        """Write the numbers and the page, if there is a folder."""
+        from rollenv.report import write_report
+
+        if self.out:
+            with writes(self.out):
+                (self.out / "result.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+                write_report([self.out], self.out / "report.html")
+
+    def tell(self, written: str = "episodes") -> None:
+        """Print what was written where, if there is a folder."""
+        if self.out:
+            console.print(f"{written}, page and numbers: {self.out}", markup=False, soft_wrap=True)
 
 
 @dataclass
@@ -193,15 +236,8 @@ class Dashboard:
         """True if a missing call needs no warning, or has had it."""
         self.started = time.perf_counter()
         self.ticker = Ticker(what, total)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=progress_console,
-        )
-        self.task = self.bar.add_task(what, total=total)
+        self.bar = progress_bar(room=0)
+        self.task = self.bar.add_task(what, total=total, more="")
 
     @contextlib.contextmanager
     def shown(self, played: list[Trajectory]) -> Iterator[Dashboard]:
@@ -270,10 +306,8 @@ def playing(
     episodes: int,
     player: Any,
     options: AgentOptions,
-    workers: str,
-    out: Path | None,
+    play: PlayOptions,
     folder: EvalFolder | None,
-    step_deadline: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the arguments ``manager``, ``played``, ``seconds`` and ``watch`` of the evaluating function."""
     from rollenv.rollout.episode import Limits
@@ -281,14 +315,14 @@ def playing(
 
     with (
         contextlib.ExitStack() as stack,
-        make_workers(workers) as pool,
+        make_workers(play.workers) as pool,
         RolloutManager(
             player,
             pool,
-            limits=Limits() if step_deadline is None else Limits(step=step_deadline),
+            limits=Limits(step=play.step_deadline),
             max_concurrent=options.concurrency or _concurrent(player),
-            keep_views=out is not None,
-            run_dir=out,
+            keep_views=play.out is not None,
+            run_dir=play.out,
         ) as manager,
     ):
         played = folder.played if folder else []

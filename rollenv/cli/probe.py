@@ -13,14 +13,13 @@ import typer
 from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
-    NO_OPTIONS,
     AgentOptions,
     console,
     describe_data,
     make_agent,
     print_tables,
-    with_agent_options,
 )
+from rollenv.cli.options import with_options
 from rollenv.cli.playing import writes
 from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
@@ -35,13 +34,12 @@ SET_HELP = "Setting of the run that is considered, as in `rollenv train`: prompt
 _CONCURRENT = 32
 
 
-@with_agent_options
+@with_options
 def command(
     env: str = typer.Argument(
         help="Environment id; see `rollenv list`. Or a file or folder of questions.", autocompletion=completion.ids
     ),
     arguments: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
-    options: AgentOptions = NO_OPTIONS,
     agent: str = typer.Option(
         "local:tiny", "--agent", "-a", help=AGENT_HELP + " local:tiny is the warmed-up model of `rollenv train ID`."
     ),
@@ -53,6 +51,8 @@ def command(
     workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder. Default: the next free runs/probe-ID-N."),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+    *,
+    options: AgentOptions,
 ) -> None:
     """Ask before a run: can this environment teach this model, and can it be cheated?
 

@@ -10,9 +10,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from rollenv.cli.common import console, print_tables, progress_console
+from rollenv.cli.common import console, print_tables, progress
 from rollenv.cli.export import WHERE_HELP
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
@@ -55,16 +54,17 @@ def command(
     rows: list[dict[str, Any]] = []
     kinds: Counter[str] = Counter()
     files = PictureFiles(folder)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    bar = Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal)
-    with make_workers("inline" if grader else workers) as pool, bar, open(folder / "episodes.jsonl", "w") as file:
-        shown = bar.add_task("", total=None)
+    with (
+        make_workers("inline" if grader else workers) as pool,
+        progress("regraded") as show,
+        open(folder / "episodes.jsonl", "w") as file,
+    ):
         for each in regrade(
             itertools.chain([first], episodes), pool, reward=reward, step_deadline=step_deadline, trust=trust
         ):
             rows.append(_row(each))
             kinds[each.kind] += 1
-            bar.update(shown, description=_counts(kinds))
+            show(len(rows), _counts(kinds))
             if each.new is not None:
                 began = {} if each.old.iteration is None else {"iteration": each.old.iteration}
                 file.write(json_module.dumps(began | to_plain(each.new, files) | {"reward": each.new.reward}) + "\n")

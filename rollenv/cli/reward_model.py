@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic import ValidationError
-from rich.table import Table
 
-from rollenv.cli.common import advice_on_epochs, console, error_console
+from rollenv.cli.common import advice_on_epochs, console, error_console, print_table
+from rollenv.cli.train import Display, need_packages
 from rollenv.core.arguments import value_of
-from rollenv.core.errors import MissingExtra, UsageError, did_you_mean
-from rollenv.core.needs import Package
+from rollenv.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from rollenv.trainers.reward_model import RewardModelConfig
@@ -35,16 +34,13 @@ def command(
     ),
 ) -> None:
     """Train a reward model on pairs, for rewards.domains of `rollenv train`."""
-    for package in (Package("torch", "train"), Package("transformers", "train")):
-        if not package.here:
-            raise MissingExtra(f"a reward model needs {package}, which is not installed: {package.hint}")
+    need_packages("a reward model")
     if best_of:
         _show_best_of(data, best_of, beside)
         return
     if beside:
         raise UsageError("--beside shows a run beside the best of n: name the episodes with --best-of")
     config = config_of(data)
-    from rollenv.cli.train import Display
     from rollenv.trainers.given_episodes import Unusable, check_given
     from rollenv.trainers.reward_model import RewardModelTrainer
     from rollenv.trainers.run_dir import RunDir, file_fingerprints, next_free, read_rows
@@ -67,11 +63,11 @@ def command(
         last = trainer.fit()
     held_out = "eval/loss" in last
     title = "on held-out tasks" if held_out else "on the pairs of the last update: no task is held out"
-    table = Table(title, "", box=None, header_style="bold")
-    for name in ("loss", "accuracy", "accuracy_of_lengths", "pairs"):
-        if (key := f"eval/{name}" if held_out else name) in last:
-            table.add_row(name.replace("_", " "), f"{last[key]:.3f}".removesuffix(".000"))
-    console.print(table)
+    names = {
+        name: f"eval/{name}" if held_out else name for name in ("loss", "accuracy", "accuracy_of_lengths", "pairs")
+    }
+    numbers = {name: f"{last[key]:.3f}".removesuffix(".000") for name, key in names.items() if key in last}
+    print_table([title, ""], ([name.replace("_", " "), number] for name, number in numbers.items()))
     if (accuracy := last.get("eval/accuracy", 1.0)) <= 0.5:
         console.print(
             f"[bold]no better than chance on held-out tasks ({accuracy:.2f})[/]: raise epochs or lr, or give more pairs"
@@ -123,15 +119,14 @@ def _show_best_of(models: Sequence[str], pool: Path, beside: Path | None) -> Non
     sizes = sorted({len(each) for each in tasks.values()})
     if not sizes or sizes[0] < 2:
         raise UsageError(f"{pool} needs at least two episodes of every task: play it with `rollenv eval -k N --out`")
-    table = Table("best of", "root of KL", "by the model", "true reward", box=None, header_style="bold")
     rows = []
     for n in [2**power for power in range(int(math.log2(sizes[0])) + 1)]:
         chosen = [best_of(each, n) for each in tasks.values()]
         proxy, true = (sum(pair[i] for pair in chosen) / len(chosen) for i in (0, 1))
         away = math.sqrt(math.log(n) - (n - 1) / n)
         rows.append({"n": n, "root_kl": away, "proxy": proxy, "true": true})
-        table.add_row(str(n), f"{away:.2f}", f"{proxy:.3f}", f"{true:.3f}")
-    console.print(table)
+    shown = ([str(row["n"]), *(f"{row[key]:.3f}" for key in ("root_kl", "proxy", "true"))] for row in rows)
+    print_table(["best of", "root of KL", "by the model", "true reward"], shown)
     out = Path(models[0], "best_of.json")
     out.write_text(json.dumps({"best_of": rows, "run": trained}, indent=2) + "\n")
     curves = {

@@ -9,14 +9,14 @@ import typer
 
 from rollenv.cli import completion, train
 from rollenv.cli.common import is_setting
-from rollenv.cli.playing import ACCEPT_HELP
+from rollenv.cli.options import with_options
 from rollenv.core.errors import UsageError
-from rollenv.core.trust import TRUST_HELP
 
 #: Learning rates unless one is set: of the tiny model, of adapters, of a whole model.
 _TINY_LR, _ADAPTER_LR, _LR = 1e-3, 2e-4, 2e-5
 
 
+@with_options
 def command(
     data: list[str] = typer.Argument(
         None,
@@ -27,35 +27,16 @@ def command(
         autocompletion=completion.recipes,
     ),
     env: str = typer.Option("", "--env", metavar="ID", help="Environment that evaluations play as the model learns."),
-    resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the latest one of this name."),
-    trust: bool = typer.Option(False, "--trust", help="With --resume: " + TRUST_HELP),
-    accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Show settings and needs, without starting anything."),
-    seeds: int = typer.Option(0, min=0, help="Number of seeds: a run for each, in one folder, with their means."),
-    vary: list[str] = typer.Option(None, metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds."),
+    *,
+    options: train.RunOptions,
 ) -> None:
     """Teach a model given answers (supervised fine-tuning), by an expert's episodes, stored ones, or rows of texts."""
     given = data or []
     sources, settings = [d for d in given if not is_setting(d)], [d for d in given if is_setting(d)]
-    if not (sources or resume):
+    if not (sources or options.resume):
         raise UsageError("name what to imitate: an environment with an expert, stored episodes, or a file of rows")
     recipe, own = recipe_of(sources, env, settings) if sources else ("", [])
-    train.command(
-        recipe,
-        [*own, *settings],
-        harness="",
-        resume=resume,
-        trust=trust,
-        accept=accept,
-        dry_run=dry_run,
-        list_algorithms=False,
-        seeds=seeds,
-        vary=vary,
-        beside=0,
-        gateway="",
-        batch=16,
-        write_recipe=None,  # type: ignore[arg-type]
-    )
+    train.start(recipe, [*own, *settings], options)
 
 
 def recipe_of(sources: list[str], env: str, settings: list[str]) -> tuple[str, list[str]]:

@@ -18,10 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
-
-from rollenv.cli.common import Ticker, console, error_console
+from rollenv.cli.common import console, error_console, print_tables, progress
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.folder_lock import lock_folder
 from rollenv.report.sweep import open_runs, sweep_table
@@ -246,7 +243,7 @@ def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> li
     waiting = [run for run in runs if not run.finished]
     running: list[_Run] = []
     failed = []
-    with _progress(runs) as show:
+    with progress("iterations", sum(run.iterations for run in runs)) as show:
         try:
             while waiting or running:
                 while waiting and len(running) < beside:
@@ -258,7 +255,7 @@ def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> li
                     if run.process is not None and run.process.returncode:
                         failed.append(run)
                     error_console.print(f"{run.name}: {_success(run)}", soft_wrap=True, markup=False)
-                show()
+                show(sum(min(run.done, run.iterations) for run in runs), "")
         finally:
             for run in running:
                 if run.process is not None:
@@ -267,29 +264,6 @@ def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> li
                 if run.process is not None:
                     run.process.wait()
     return failed
-
-
-@contextlib.contextmanager
-def _progress(runs: Sequence[_Run]) -> Iterator[Callable[[], None]]:
-    """A bar over the iterations of all runs, or a line now and then."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(
-        *columns,
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=error_console,
-        disable=not error_console.is_terminal,
-    )
-    task = bar.add_task("iterations", total=sum(run.iterations for run in runs))
-    ticker = Ticker("iterations", sum(run.iterations for run in runs))
-
-    def show() -> None:
-        done = sum(min(run.done, run.iterations) for run in runs)
-        bar.update(task, completed=done)
-        ticker.tick(done)
-
-    with bar:
-        yield show
 
 
 def _success(run: _Run) -> str:
@@ -312,10 +286,5 @@ def _conclude(folder: Path) -> None:
     from rollenv.cli.view import write_report
 
     page = write_report(folder, out=folder / "report.html")
-    for each in sweep_table(open_runs(folder)):
-        head, *rows = each["rows"]
-        table = Table(*head, title=each["title"], box=None, header_style="bold", title_justify="left")
-        for row in rows:
-            table.add_row(*row)
-        console.print(table, markup=False)
+    print_tables(sweep_table(open_runs(folder)), most=1000)
     console.print(f"page to look at: {page}", soft_wrap=True, markup=False)

@@ -7,12 +7,11 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
@@ -23,8 +22,11 @@ from rollenv.cli.common import (
     is_setting,
     key_values,
     percent,
+    print_table,
+    progress_bar,
     progress_console,
 )
+from rollenv.cli.options import option, with_options
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
@@ -42,14 +44,27 @@ def _list_algorithms(wanted: bool) -> None:
         return
     from rollenv.trainers.config.presets import PRESETS
 
-    table = Table("algorithm=", "what it computes", "paper", box=None, header_style="bold")
-    for name, preset in PRESETS.items():
-        table.add_row(name, preset.formula, preset.paper)
-    console.print(table, markup=False)
+    rows = ([name, preset.formula, preset.paper] for name, preset in PRESETS.items())
+    print_table(["algorithm=", "what it computes", "paper"], rows)
     console.print("Further settings override them, as in algorithm=dapo loss.clip_high=0.3.", markup=False)
     raise typer.Exit
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run, or of one for each seed and setting."""
+
+    resume: bool = option("--resume", default=False, help="Continue the run in run_dir, or the recipe's latest run.")
+    trust: bool = option("--trust", default=False, help="With --resume: " + TRUST_HELP)
+    accept: bool = option("--accept-changes", default=False, help=ACCEPT_HELP)
+    dry_run: bool = option(
+        "--dry-run", default=False, help="Show settings, first prompt and needs, without starting anything."
+    )
+    seeds: int = option(default=0, min=0, help="Number of seeds: a run for each, in one folder, with their means.")
+    vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")  # noqa: RUF009 - a field
+
+
+@with_options
 def command(
     recipe: str = typer.Argument(
         "",
@@ -61,60 +76,73 @@ def command(
     harness: str = typer.Option(
         "", "--harness", help="Existing agent program that plays: pi, mini-swe-agent, codex, ... (sets harness.name)."
     ),
-    resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the recipe's latest run."),
-    trust: bool = typer.Option(False, "--trust", help="With --resume: " + TRUST_HELP),
-    accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
-    dry_run: bool = typer.Option(
-        False, "--dry-run", help="Show settings, first prompt and needs, without starting anything."
-    ),
     list_algorithms: bool = typer.Option(
         False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List the values of algorithm=NAME."
     ),
-    seeds: int = typer.Option(0, min=0, help="Number of seeds: a run for each, in one folder, with their means."),
-    vary: list[str] = typer.Option(None, metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds."),
     beside: int = typer.Option(0, min=0, help="Runs at a time with --seeds or --vary; 0: one per core, one on a GPU."),
     gateway: str = typer.Option(
         "", "--from", metavar="URL", help="Train on rated sessions of `rollenv gateway`; URL is its administrator's."
     ),
     batch: int = typer.Option(16, min=1, help="Rated sessions for each update, with --from."),
     write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file, without starting anything."),
+    *,
+    options: RunOptions,
 ) -> None:
     """Train an agent; everything is written to one run directory."""
-    started = time.perf_counter()
-    for package in (Package("torch", "train"), Package("transformers", "train")):
-        if not package.here:
-            raise MissingExtra(f"training needs {package}, which is not installed: {package.hint}")
-    from rollenv.trainers.config import load_config
-    from rollenv.trainers.run_dir import RunDir
-
     overrides = overrides or []
     if is_setting(recipe):  # a run that is continued has its recipe
         recipe, overrides = "", [recipe, *overrides]
     if gateway:
+        need_packages()
         from rollenv.cli.train_from import train_from
 
-        if harness or seeds or vary or dry_run or write_recipe:
+        if harness or options.seeds or options.vary or options.dry_run or write_recipe:
             raise UsageError(
                 "--from plays nothing itself: leave out --harness, --seeds, --vary, --dry-run, --write-recipe"
             )
-        train_from(gateway, [*filter(None, [recipe]), *overrides], batch, accept)
+        train_from(gateway, [*filter(None, [recipe]), *overrides], batch, options.accept)
         return
-    if not recipe and (not resume or seeds or vary or dry_run or write_recipe):
+    if harness:
+        overrides = [*overrides, f"harness.name={json.dumps(harness)}"]
+    start(recipe, overrides, options, beside, write_recipe)
+
+
+def need_packages(what: str = "training") -> None:
+    """Raise MissingExtra unless what trains models is installed."""
+    for package in (Package("torch", "train"), Package("transformers", "train")):
+        if not package.here:
+            raise MissingExtra(f"{what} needs {package}, which is not installed: {package.hint}")
+
+
+def start(
+    recipe: str, overrides: Sequence[str], options: RunOptions, beside: int = 0, write_recipe: Path | None = None
+) -> None:
+    """Train to the end, or do what the options say instead.
+
+    Args:
+        beside: runs at a time, of several; 0 for the default.
+        write_recipe: write the settings to this file instead.
+    """
+    started = time.perf_counter()
+    need_packages()
+    from rollenv.trainers.config import load_config
+    from rollenv.trainers.run_dir import RunDir
+
+    resume, several, dry_run = options.resume, options.seeds or options.vary, options.dry_run
+    if not recipe and (not resume or several or dry_run or write_recipe):
         raise UsageError(
             "name a recipe, a TOML file or an environment; a run to continue (--resume run_dir=PATH); or --from URL"
         )
-    if harness:
-        overrides = [*overrides, f"harness.name={json.dumps(harness)}"]
-    if seeds or vary:
+    if several:
         if dry_run or write_recipe:
             raise UsageError("--seeds and --vary start runs: leave out --dry-run and --write-recipe")
         from rollenv.cli.sweep import sweep
 
-        sweep(recipe, overrides, max(seeds, 1), vary or (), beside, _need_everything, resume)
+        sweep(recipe, overrides, max(options.seeds, 1), options.vary or (), beside, _need_everything, resume)
         return
     run: RunDir | None = None
     if resume and not (write_recipe or dry_run):
-        run, config = _resume(recipe, overrides, accept, trust)
+        run, config = _resume(recipe, overrides, options.accept, options.trust)
     else:
         config = load_config(recipe, overrides)
     describe_data(config.env.id, config.env.kwargs)
@@ -244,18 +272,7 @@ class Display:
     def __init__(self, evaluated: Sequence[float] = ()) -> None:
         self.live = error_console.is_terminal
         self.last_line = time.monotonic()
-        roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if error_console.width >= 110 else ()
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            *roomy[:1],
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            *roomy[1:],
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=error_console,
-            disable=not self.live or progress_console.quiet,
-        )
+        self.bar = progress_bar(transient=False)
         self.tasks: dict[str, int] = {}
         self.begun: dict[str, tuple[float, int]] = {}
         """When and where each stage was seen first."""
@@ -290,8 +307,8 @@ class Display:
         if stage not in self.tasks:
             for finished in self.tasks.values():
                 self.bar.update(finished, visible=False)  # type: ignore[arg-type]
-            self.tasks[stage] = self.bar.add_task(stage, total=total, numbers="")
-        self.bar.update(self.tasks[stage], completed=done, numbers=text)  # type: ignore[arg-type]
+            self.tasks[stage] = self.bar.add_task(stage, total=total, more="")
+        self.bar.update(self.tasks[stage], completed=done, more=text)  # type: ignore[arg-type]
 
     def _numbers(self, stage: str) -> str:
         """Return the main metrics of a stage, short enough for 80 columns."""
@@ -310,17 +327,20 @@ class Display:
         return " ".join(shown)
 
 
-def _add_groups(table: Table, run: RunDir) -> None:
-    """Add what groups in training taught, in the first and the last iteration."""
+def _groups(run: RunDir) -> list[list[str]]:
+    """Return rows of what groups in training taught, in the first and the last iteration."""
     from rollenv.trainers.run_dir import read_rows
 
     rows = [row for row in read_rows(run.metrics_file) if {"too_easy", "too_hard", "failed"} <= row.keys()]
     if not rows:
-        return
+        return []
+    ends = rows[0], rows[-1]
     names = {"taught_groups": "groups that taught", "too_easy": "too easy", "too_hard": "too hard"}
-    for key, name in names.items():
-        table.add_row(f"{name}, in training", *(f"{row[key]:.0%}" if key in row else "" for row in (rows[0], rows[-1])))
-    table.add_row("failed episodes, in training", *(f"{row['failed']:.0f}" for row in (rows[0], rows[-1])))
+    shares = [
+        [f"{name}, in training", *(f"{row[key]:.0%}" if key in row else "" for row in ends)]
+        for key, name in names.items()
+    ]
+    return [*shares, ["failed episodes, in training", *(f"{row['failed']:.0f}" for row in ends)]]
 
 
 def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
@@ -329,15 +349,14 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
     from rollenv.trainers.run_dir import read_rows
 
     report = write_report(run.path)
-    table = Table("", "before", "after", box=None, header_style="bold")
+    rows, both = list[list[str]](), (result.before, result.after)
 
     def add_success(label: str, prefix: str = "eval/", low: str = "low", high: str = "high") -> None:
-        rows = (result.before, result.after)
-        table.add_row(label, *(percent(*(row[prefix + key] for key in ("success", low, high))) for row in rows))
+        rows.append([label, *(percent(*(row[prefix + key] for key in ("success", low, high))) for row in both)])
 
     for name in ("loss", "accuracy"):
         if (key := f"eval/{name}") in result.after:
-            table.add_row(f"{name} on rows held out", f"{result.before[key]:.3f}", f"{result.after[key]:.3f}")
+            rows.append([f"{name} on rows held out", *(f"{row[key]:.3f}" for row in both)])
     if "eval/success" in result.after:
         add_success("success on unseen episodes (95 %)")
     for name in domains(result.after)[0]:
@@ -348,11 +367,8 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
         )
     for name in ("reward", "trained_reward", "turns"):
         if (key := f"eval/{name}") in result.after:
-            label = f"{name.replace('_', ' ')} per episode"
-            table.add_row(label, f"{result.before[key]:.2f}", f"{result.after[key]:.2f}")
-    _add_groups(table, run)
-    if table.row_count:
-        console.print(table)
+            rows.append([f"{name.replace('_', ' ')} per episode", *(f"{row[key]:.2f}" for row in both)])
+    print_table(["", "before", "after"], [*rows, *_groups(run)])
     if unusable := result.after.get("unusable"):
         console.print(f"rows left out as they cannot be learned: {unusable:.0f}; the log names the first of them")
     if advice := advice_on_epochs(read_rows(run.metrics_file), "batches.epochs, or iterations"):

@@ -304,6 +304,7 @@ def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
     return [f"{k}: {a.get(k)!r} -> {b.get(k)!r}" for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
 
 
+# pydantic's own texts name variants instead of keys, and neither the nearest key nor the variants that read one.
 def _explain(location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
     keys, tag = _plain_location(location)
     key = ".".join(map(str, keys))
