@@ -113,6 +113,11 @@ class NotAllowed(ServerError):
 class ServerFull(ServerError):
     """The server has no room; ``details["retry_after"]`` is the delay before a retry in seconds."""
 
+    @property
+    def retry_after(self) -> float:
+        """Seconds before a retry."""
+        return float(self.details.get("retry_after", 1.0))
+
 
 class TooFast(ServerFull):
     """The client exceeded its quota; ``details["retry_after"]`` is the delay before a retry in seconds."""
