@@ -311,11 +311,15 @@ def with_known(method: str, answer: Any, known: dict[str, Picture]) -> Any:
         known: pictures by hash; those of earlier episodes are forgotten.
 
     Raises:
-        ServerError: a picture is wrong, or came without data and is not known.
+        ServerError: the answer has another form; or a picture is wrong, or came without data and is not known.
     """
     if method == "reset":
         known.clear()
-    if not (images := _images_of(method, answer)):
+    try:
+        images = _images_of(method, answer)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ServerError(f"the server's answer to {method} has not its form: {answer!r:.200}") from error
+    if not images:
         return answer
     found = []
     for form in images:
