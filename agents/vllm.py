@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rollenv.core.needs import extra
 with extra("vllm", "Playing with vLLM"):
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
+    from rollenv.agents.engines.vllm_local import LocalTransport
     from rollenv.agents.vision import load_eyes
 
 
@@ -48,7 +50,12 @@ def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple
     open_eyes(eyes, tokenizer)
     stop = stop_ids(tokenizer, chat=chat) | saved_stops(path)
     options = {"skip_tokenizer_init": False} | options  # vLLM reads schemas and grammars with it
-    return VLLMEngine(path, stop, decode=lambda ids: str(tokenizer.decode(ids)), eyes=eyes, **options), tokenizer
+    transport = LocalTransport(path, **options)
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(ids))
+
+    return VLLMEngine(transport, stop, model=path, decode=decode, eyes=eyes), tokenizer
 
 
 class VLLMAgent(EngineAgent):

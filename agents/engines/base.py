@@ -264,18 +264,6 @@ def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) 
     return versions
 
 
-#: What gives up its memory while vLLM sleeps, by vLLM's tags.
-SLEEPERS = ("weights", "kv_cache")
-
-
-def check_base(lost: bool) -> None:
-    """Raise UsageError if an engine has lost the base model of an adapter in its sleep."""
-    if lost:
-        raise UsageError(
-            "vLLM lost the base model of the adapter in a sleep of level 2: sleep at level 1, or send merged weights"
-        )
-
-
 def on_host(weights: Iterable[tuple[str, torch.Tensor]] | Adapter) -> list[tuple[str, torch.Tensor]] | Adapter:
     """Copy weights or an adapter to main memory."""
     if isinstance(weights, Iterable):
