@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rollenv.agents.base import Agent, Updatable
 from rollenv.agents.engine_agent import EngineAgent
-from rollenv.agents.engines.base import Sampling, eyes_of
+from rollenv.agents.engines.base import Sampling, vision_of
 from rollenv.agents.engines.local import short_context
 from rollenv.agents.engines.router import Router
 from rollenv.agents.engines.vllm import VLLMEngine
@@ -130,8 +130,8 @@ def _server_engine(settings: VllmPlayer | SglangPlayer, base_agent: LocalAgent, 
         shared = folder / f"server-{i}"
         how: dict[str, Any] = {"model": folder, "folder": shared, "patience": settings.patience}
         transport = transport_class(url.strip(), **how)
-        stop, eyes = base_agent.engine.stop, eyes_of(base_agent.tokenizer)
-        engine = VLLMEngine(transport, stop, model=folder, decode=decode, eyes=eyes)
+        stop, family = base_agent.engine.stop, vision_of(base_agent.tokenizer)
+        engine = VLLMEngine(transport, stop, model=folder, decode=decode, family=family)
         engine.check_rank(rank)
         engines.append(engine)
     return engines[0] if len(engines) == 1 else Router(engines)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from rollenv.agents.engines.adapters import Adapter
-    from rollenv.agents.vision import Eyes
+    from rollenv.agents.vision import VisionFamily
 
 #: What gives up its memory while vLLM sleeps, by vLLM's tags.
 SLEEPERS = ("weights", "kv_cache")
@@ -132,7 +132,7 @@ class VLLMEngine:
 
     Args:
         model: the folder of the saved model, with which adapters are merged that vLLM cannot play.
-        eyes: how the model sees, for prompts with pictures. vLLM processes them itself; where it
+        family: how the model sees, for prompts with pictures. vLLM processes them itself; where it
             gives one another number of tokens, its prompt is refused.
     """
 
@@ -143,10 +143,10 @@ class VLLMEngine:
         *,
         model: str | Path = "",
         decode: Decode | None = None,
-        eyes: Eyes | None = None,
+        family: VisionFamily | None = None,
     ):
         self.transport, self.stop, self.model = transport, stop, Path(model) if model else None
-        self._decode, self._eyes = decode, eyes
+        self._decode, self._family = decode, family
         self.max_context, self.on_cpu = transport.max_context, transport.on_cpu
         self.stats = transport.stats
         self.version, self._labelled = 0, -1
@@ -292,7 +292,7 @@ class VLLMEngine:
         if not self.transport.takes_pictures and any(map(is_picture_token, request.prompt)):
             how = "play it as an endpoint (chat:MODEL), or the model in this process (local:MODEL)"
             raise UsageError(f"{self.transport.name} takes no pictures beside token ids: {how}")
-        prompt = shown_prompt((*request.prompt, *response.ids), self._eyes)
+        prompt = shown_prompt((*request.prompt, *response.ids), self._family)
         parameters: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -326,7 +326,7 @@ class VLLMEngine:
         if len(ids) != len(logprobs) or {*map(type, ids)} - {int} or not all(map(isfinite, logprobs)):
             raise ValueError(f"log-probabilities {logprobs!r:.60} are not of the tokens {ids!r:.60}")
         expected = len(request.prompt) + sent
-        if self._eyes and piece.prompt and piece.prompt != expected:
+        if self._family and piece.prompt and piece.prompt != expected:
             seen = {repr(numbered(token)) for token in request.prompt if is_picture_token(token)}
             raise UsageError(
                 f"vLLM makes {piece.prompt} tokens of a prompt that has {expected} here, with "
@@ -353,7 +353,7 @@ class VLLMEngine:
         return False
 
 
-def shown_prompt(ids: Ids, eyes: Eyes | None) -> Prompt:
+def shown_prompt(ids: Ids, family: VisionFamily | None) -> Prompt:
     """Return a prompt as vLLM takes it.
 
     Raises:
@@ -362,7 +362,7 @@ def shown_prompt(ids: Ids, eyes: Eyes | None) -> Prompt:
     """
     if not any(map(is_picture_token, ids)):
         return Prompt(list(ids))
-    if eyes is None:
+    if family is None:
         why = "and the model that vLLM has loaded reads texts only here"
         raise UsageError(f"the prompt has pictures, {why}")
     shown, pictures, at = list[int](), list[Picture](), 0
@@ -370,16 +370,16 @@ def shown_prompt(ids: Ids, eyes: Eyes | None) -> Prompt:
         count = 1
         if is_picture_token(ids[at]):
             picture = numbered(ids[at])
-            count = eyes.count(picture)
-            if eyes.written(picture) != eyes.image_token * count:
+            count = family.count(picture)
+            if family.written(picture) != family.image_token * count:
                 raise UsageError(
                     "vLLM gets pictures here that are a run of one token, such as Qwen's; those of "
-                    f"{eyes.config.model_type} have others around them: play the model locally "
+                    f"{family.config.model_type} have others around them: play the model locally "
                     "(local:MODEL)"
                 )
             pictures.append(picture)
-        elif ids[at] == eyes.token:
+        elif ids[at] == family.token:
             raise AgentFailed("the model has sampled the token of pictures, which vLLM takes for one")
-        shown.append(eyes.token if is_picture_token(ids[at]) else ids[at])
+        shown.append(family.token if is_picture_token(ids[at]) else ids[at])
         at += count
     return Prompt(shown, pictures)

@@ -20,7 +20,7 @@ import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
 from rollenv.agents.engine_agent import EngineAgent
-from rollenv.agents.engines.base import EngineFailed, Sampling, eyes_of
+from rollenv.agents.engines.base import EngineFailed, Sampling, vision_of
 from rollenv.agents.engines.scoring import score
 from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.engines.vllm_http import HttpTransport
@@ -330,7 +330,7 @@ def agent_that_sees(place, folder, log, **options):
         local, server = LocalAgent.load(folder), Server(folder, log, **options)
         try:
             transport = HttpTransport(server.url, model=folder)
-            engine = VLLMEngine(transport, local.engine.stop, eyes=eyes_of(local.tokenizer))
+            engine = VLLMEngine(transport, local.engine.stop, family=vision_of(local.tokenizer))
             yield EngineAgent(engine, local.tokenizer, None, sampling)
         finally:
             server.kill()
