@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.agents.base import Agent, EnvHandle, OwnsEngine
-from rollenv.agents.engines.base import Sampling, eyes_of, open_eyes
+from rollenv.agents.engines.base import Sampling, attach_vision, vision_of
 from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.gguf import model_at
 from rollenv.agents.model_files import loading, only_adapter, reading
@@ -36,7 +36,7 @@ with extra("train", "Running a model"):
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
     from rollenv.agents.engines.local import LocalEngine, generation_stops, longest_context
-    from rollenv.agents.vision import load_eyes
+    from rollenv.agents.vision import load_vision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -106,11 +106,11 @@ class LocalAgent(OwnsEngine, Agent):
         with reading(path):
             model = text_model("from_pretrained", path, dtype="auto", **how)
             tokenizer = AutoTokenizer.from_pretrained(path, **how)
-            eyes = load_eyes(path, tokenizer, model.config, how)
+            family = load_vision(path, tokenizer, model.config, how)
         if hasattr(model, "peft_config"):
             raise UsageError(only_adapter(path))
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        open_eyes(eyes, model, tokenizer)
+        attach_vision(family, model, tokenizer)
         return cls(model.to(device), tokenizer, prompt, drawing, plays=plays)
 
     def save(self, path: str | Path) -> None:
@@ -125,8 +125,8 @@ class LocalAgent(OwnsEngine, Agent):
             config.eos_token_id = [*own, *sorted(ends - own)] or None
         self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
-        if eyes := eyes_of(self.model):
-            eyes.save(path)
+        if family := vision_of(self.model):
+            family.save(path)
         about = {"prompt": dataclasses.asdict(self.prompt), "sampling": dataclasses.asdict(self.sampling)}
         Path(path, AGENT_FILE).write_text(json.dumps(about, indent=2) + "\n")
 
@@ -175,7 +175,7 @@ class LocalAgent(OwnsEngine, Agent):
     @property
     def sees(self) -> bool:
         """False if the model reads texts only."""
-        return eyes_of(self.model) is not None
+        return vision_of(self.model) is not None
 
     def encode(self, text: str, images: tuple[Picture, ...] = ()) -> tuple[int, ...]:
         """Return the token ids of a prompt text, with pictures at its marks or before it."""

@@ -1,7 +1,7 @@
 """Pictures for a model that sees: their tokens, features and positions, whatever its family.
 
-A family of models is a subclass of :class:`Eyes`, which a package names in the entry point group ``rollenv.vision``
-under transformers' ``model_type``. rollenv's own are in ``plugins/vision``.
+A family of models is a subclass of :class:`VisionFamily`, which a package names in the entry point group
+``rollenv.vision`` under transformers' ``model_type``. rollenv's own are in ``plugins/vision``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoImageProcessor
 from transformers.utils import cached_file
 
-from rollenv.agents.engines.base import Ids, eyes_of
+from rollenv.agents.engines.base import Ids, vision_of
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture, numbered
 from rollenv.core.plugins import entry_points, load
@@ -77,7 +77,7 @@ class Sight:
         return places, rope
 
 
-class Eyes:
+class VisionFamily:
     """Pictures as tokens and features, as a model's own processor makes them. A subclass is a family of models.
 
     Args:
@@ -169,7 +169,7 @@ class Eyes:
         self._layouts: OrderedDict[tuple[int, int], tuple[str, int, dict[str, Tensor]]] = OrderedDict()
         self._rope: OrderedDict[Any, NDArray[np.int64] | None] = OrderedDict()
 
-    def __deepcopy__(self, memo: Any) -> Eyes:
+    def __deepcopy__(self, memo: Any) -> VisionFamily:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -350,9 +350,9 @@ def trains_vision(model: PreTrainedModel) -> bool:
     return any(p.requires_grad for part in vision_parts(model).values() for p in part.parameters())
 
 
-def load_eyes(
+def load_vision(
     path: str, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, how: Mapping[str, Any]
-) -> Eyes | None:
+) -> VisionFamily | None:
     """Load the processor beside a model; None if the model's family is not one that sees here, or it has none.
 
     Args:
@@ -377,8 +377,8 @@ def load_eyes(
         image_processor = AutoImageProcessor.from_pretrained(path, backend="pil", **how)
     except ImportError:  # without Pillow a model reads texts
         return None
-    eyes: Eyes = load(GROUP, config.model_type)(image_processor, tokenizer, config, own, files)
-    return eyes
+    family: VisionFamily = load(GROUP, config.model_type)(image_processor, tokenizer, config, own, files)
+    return family
 
 
 def why_blind(config: PreTrainedConfig) -> str:
@@ -407,15 +407,15 @@ def seen_rows(
         ids: (rows, longest) padded token ids.
         where: (rows or 1, longest) their positions, if there were no pictures.
     """
-    eyes = eyes_of(model)
-    if eyes is None:
+    family = vision_of(model)
+    if family is None:
         return {"input_ids": ids, "position_ids": where}
-    sights = [eyes.look(model, row) for row in rows]
+    sights = [family.look(model, row) for row in rows]
     if not any(sights):
-        return {**eyes.embedded(model, ids, None), "position_ids": where}
+        return {**family.embedded(model, ids, None), "position_ids": where}
     lengths = [len(row) for row in rows]
     places, rope = joined(sights, lengths, lengths, ids.shape[1], where.expand(len(rows), -1))
-    return {**eyes.embedded(model, ids, places, known), "position_ids": where if rope is None else rope}
+    return {**family.embedded(model, ids, places, known), "position_ids": where if rope is None else rope}
 
 
 def joined(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rollenv.agents.engine_agent import EngineAgent
-from rollenv.agents.engines.base import Sampling, open_eyes
+from rollenv.agents.engines.base import Sampling, attach_vision
 from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.gguf import model_at
 from rollenv.agents.model_files import loading, reading
@@ -19,7 +20,8 @@ from rollenv.core.needs import extra
 with extra("vllm", "Playing with vLLM"):
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-    from rollenv.agents.vision import load_eyes
+    from rollenv.agents.engines.vllm_local import LocalTransport
+    from rollenv.agents.vision import load_vision
 
 
 def saved_stops(path: str | Path) -> frozenset[int]:
@@ -42,13 +44,18 @@ def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple
     path = model_at(str(path))
     with reading(path, "a tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(path, **loading(path))
-        eyes = load_eyes(path, tokenizer, AutoConfig.from_pretrained(path, **loading(path)), loading(path))
-    if eyes and not importlib.util.find_spec("torchvision"):
+        family = load_vision(path, tokenizer, AutoConfig.from_pretrained(path, **loading(path)), loading(path))
+    if family and not importlib.util.find_spec("torchvision"):
         raise MissingExtra("vLLM reads pictures with torchvision, which is not installed: pip install torchvision")
-    open_eyes(eyes, tokenizer)
+    attach_vision(family, tokenizer)
     stop = stop_ids(tokenizer, chat=chat) | saved_stops(path)
     options = {"skip_tokenizer_init": False} | options  # vLLM reads schemas and grammars with it
-    return VLLMEngine(path, stop, decode=lambda ids: str(tokenizer.decode(ids)), eyes=eyes, **options), tokenizer
+    transport = LocalTransport(path, **options)
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(ids))
+
+    return VLLMEngine(transport, stop, model=path, decode=decode, family=family), tokenizer
 
 
 class VLLMAgent(EngineAgent):

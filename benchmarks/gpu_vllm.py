@@ -132,10 +132,11 @@ def prepare(folder: Path) -> dict[str, Any]:
 
 def vllm_engine(folder: Path, name: str, **options: Any) -> Any:
     from rollenv.agents.engines.vllm import VLLMEngine
+    from rollenv.agents.engines.vllm_local import LocalTransport
 
     most = {"max_model_len": 1024} if CUDA else {"max_model_len": 1024, "block_size": 32}
     memory = {"gpu_memory_utilization": 0.4 if CUDA else 0.2}
-    return VLLMEngine(folder / name, frozenset(), **(most | memory | options))
+    return VLLMEngine(LocalTransport(folder / name, **(most | memory | options)), frozenset())
 
 
 def local_engine(folder: Path, name: str, dtype: torch.dtype) -> LocalEngine:

@@ -227,12 +227,13 @@ class VLLM_(Player):
 
     def __init__(self) -> None:
         super().__init__()
-        from rollenv.agents.vllm import VLLMEngine
+        from rollenv.agents.engines.vllm import VLLMEngine
+        from rollenv.agents.engines.vllm_local import LocalTransport
 
         with tempfile.TemporaryDirectory() as folder:
             self.model.save_pretrained(folder)
             how = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "max_num_batched_tokens": 1 << 14}
-            self.engine = VLLMEngine(folder, frozenset(), **how)
+            self.engine = VLLMEngine(LocalTransport(folder, **how), frozenset())
 
     def __call__(self, scene: Scene) -> dict[str, float]:
         asyncio.run(self.engine.update_weights(self.model.state_dict().items()))

@@ -108,10 +108,11 @@ def with_local(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int
 
 def with_vllm(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int]]:
     from rollenv.agents.engines.vllm import VLLMEngine
+    from rollenv.agents.engines.vllm_local import LocalTransport
 
     options = {"dtype": "float32", "max_model_len": 1024, "enforce_eager": True, "block_size": 32}
-    engine = VLLMEngine(str(folder / "model"), frozenset(), **options)
-    return with_engine(engine, made, lambda: engine._llm.reset_prefix_cache())
+    engine = VLLMEngine(LocalTransport(folder / "model", **options), frozenset())
+    return with_engine(engine, made, lambda: asyncio.run(engine.transport.forget()))
 
 
 def with_learner(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int]]:

@@ -17,7 +17,7 @@ from transformers.models.llava.image_processing_pil_llava import LlavaImageProce
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
-from rollenv.agents.engines.base import Sampling, open_eyes
+from rollenv.agents.engines.base import Sampling, attach_vision
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.tiny.model import build_tokenizer
@@ -220,13 +220,13 @@ def _made(
         torch.manual_seed(0)
         model = getattr(transformers, kind)(config).eval()
     eyes = load(GROUP, family)(image_processor, tokenizer, config)
-    open_eyes(eyes, model, tokenizer)
+    attach_vision(eyes, model, tokenizer)
     return model, tokenizer
 
 
 def processor(agent: LocalAgent) -> Any:
     """Return the family's own processor, which cannot be made here without torchvision, for its part for videos."""
-    eyes, family = agent.model.rollenv_eyes, agent.model.config.model_type
+    eyes, family = agent.model.rollenv_vision, agent.model.config.model_type
     kind = getattr(transformers, _PROCESSORS[family])
     module = __import__(kind.__module__, fromlist=["x"])
     module.num2words = getattr(module, "num2words", None) or str  # for videos too

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from rollenv.agents.demonstrator import given_answer
-from rollenv.agents.engines.base import texts
+from rollenv.agents.engines.base import text_tokens
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.imitated import imitated_answers
@@ -188,7 +188,7 @@ def _check_tokenizer(path: Path, trajectory: Trajectory, agent: LocalAgent) -> N
     """Refuse an episode whose tokens do not spell its text, as they are another tokenizer's."""
     for turn in trajectory.turns[:1]:
         said = turn.raw or turn.text
-        known = max(texts(turn.prompt_ids + turn.response_ids), default=0) < len(agent.tokenizer)
+        known = max(text_tokens(turn.prompt_ids + turn.response_ids), default=0) < len(agent.tokenizer)
         if turn.response_ids and said and not (known and agent.decode(turn.response_ids) == said):
             raise UsageError(
                 f"{path} has tokens of another tokenizer: those of {said[:40]!r} do not spell it in this model's. "

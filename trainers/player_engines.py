@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from rollenv.agents.base import Agent, Updatable
 from rollenv.agents.engine_agent import EngineAgent
-from rollenv.agents.engines.base import Sampling
+from rollenv.agents.engines.base import Sampling, vision_of
 from rollenv.agents.engines.local import short_context
 from rollenv.agents.engines.router import Router
+from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.core.errors import UsageError
@@ -117,26 +118,22 @@ def _own_vllm(settings: VllmPlayer, folder: Path, rank: int, options: dict[str, 
 
 def _server_engine(settings: VllmPlayer | SglangPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:
     """Create the engine of one server, or a router over several."""
-    from rollenv.agents.engines.sglang_server import SGLangEngine
-    from rollenv.agents.engines.vllm_server import ServerEngine
+    from rollenv.agents.engines.sglang_server import SGLangTransport
+    from rollenv.agents.engines.vllm_http import HttpTransport
 
     def decode(ids: Sequence[int]) -> str:
         return str(base_agent.tokenizer.decode(ids))
 
-    engine_class = SGLangEngine if settings.kind == "sglang" else ServerEngine
-    engines = [
-        engine_class(
-            url.strip(),
-            base_agent.engine.stop,
-            model=folder,
-            decode=decode,
-            folder=folder / f"server-{i}",
-            patience=settings.patience,
-        )
-        for i, url in enumerate(settings.url.split(","))
-    ]
-    for engine in engines:
+    transport_class = SGLangTransport if settings.kind == "sglang" else HttpTransport
+    engines = []
+    for i, url in enumerate(settings.url.split(",")):
+        shared = folder / f"server-{i}"
+        how: dict[str, Any] = {"model": folder, "folder": shared, "patience": settings.patience}
+        transport = transport_class(url.strip(), **how)
+        stop, family = base_agent.engine.stop, vision_of(base_agent.tokenizer)
+        engine = VLLMEngine(transport, stop, model=folder, decode=decode, family=family)
         engine.check_rank(rank)
+        engines.append(engine)
     return engines[0] if len(engines) == 1 else Router(engines)
 
 

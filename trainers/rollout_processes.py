@@ -66,6 +66,10 @@ class PlayedBatch:
     """CPU seconds."""
 
 
+# Not shards (`rollenv/rollout/shards.py`). A shard has its own engine, is given its weights, and is started
+# again; these see weights that are trained in place, and cannot be forked again once torch has threads.
+# This process plays a share too, and whatever needs an episode here (a manager's reward function or
+# watcher) or was lost. A share is sent as a whole, so that prompts are batched the same way every time.
 class RolloutProcesses:
     """Plays some groups of every batch in other processes.
 

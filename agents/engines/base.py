@@ -43,27 +43,27 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
         raise UsageError("there is nothing to generate from 0 prompt tokens")
     largest = max(ids) if vocabulary is not None else 0
     if largest >= 1 << 62:
-        largest = max(texts(ids), default=0)
+        largest = max(text_tokens(ids), default=0)
     if min(ids) < 0 or (vocabulary is not None and largest >= vocabulary):
         wrong = min(ids) if min(ids) < 0 else largest
         raise UsageError(f"token {wrong} is not one of the model's {vocabulary or ''}".rstrip())
     return ids
 
 
-def texts(ids: Sequence[int]) -> list[int]:
+def text_tokens(ids: Sequence[int]) -> list[int]:
     """Return the tokens that are not of pictures."""
     return [token for token in ids if not is_picture_token(token)]
 
 
-def eyes_of(one: Any) -> Any:
-    """Return the :class:`~rollenv.agents.vision.Eyes` of a model or a tokenizer; None if it reads texts only."""
-    return getattr(one, "rollenv_eyes", None)
+def vision_of(one: Any) -> Any:
+    """Return the vision family (:mod:`rollenv.agents.vision`) of a model or a tokenizer; None if it reads texts."""
+    return getattr(one, "rollenv_vision", None)
 
 
-def open_eyes(eyes: Any, *of: Any) -> None:
+def attach_vision(family: Any, *of: Any) -> None:
     """Let a model and its tokenizer see."""
     for one in of:
-        one.rollenv_eyes = eyes
+        one.rollenv_vision = family
 
 
 def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) -> tuple[Ids, int]:
@@ -262,18 +262,6 @@ def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) 
             "trainer use this engine too?"
         )
     return versions
-
-
-#: What gives up its memory while vLLM sleeps, by vLLM's tags.
-SLEEPERS = ("weights", "kv_cache")
-
-
-def check_base(lost: bool) -> None:
-    """Raise UsageError if an engine has lost the base model of an adapter in its sleep."""
-    if lost:
-        raise UsageError(
-            "vLLM lost the base model of the adapter in a sleep of level 2: sleep at level 1, or send merged weights"
-        )
 
 
 def on_host(weights: Iterable[tuple[str, torch.Tensor]] | Adapter) -> list[tuple[str, torch.Tensor]] | Adapter:

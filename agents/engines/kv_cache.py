@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from rollenv.agents.engines.base import Ids, eyes_of
+from rollenv.agents.engines.base import Ids, vision_of
 from rollenv.agents.engines.decode_graphs import DecodeGraphs
 from rollenv.agents.engines.packed_linear import PackedLinears
 from rollenv.agents.engines.routing import Routing
@@ -107,7 +107,7 @@ class BatchCache:
         self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts have the layout of keys
         self._cache_kwargs = {cache_argument(model): self._cache}
         self._packed = PackedLinears(model)  # weights do not change while a batch is in use
-        self._eyes = eyes_of(model)
+        self._family = vision_of(model)
         self.features: dict[int, list[torch.Tensor]] = {}
         """Those of pictures, by number."""
         captures = model.device.type == "cuda" and not self._routing.routers  # experts are read by hooks
@@ -194,8 +194,8 @@ class BatchCache:
         self, ids: torch.Tensor, last: torch.Tensor, rope: torch.Tensor, places: torch.Tensor | None = None
     ) -> torch.Tensor:
         inputs: dict[str, Any] = {"input_ids": ids}
-        if self._eyes:
-            inputs = self._eyes.embedded(self.model, ids, places, self.features)
+        if self._family:
+            inputs = self._family.embedded(self.model, ids, places, self.features)
             inputs.pop("token_type_ids", None)  # for a mask that is given here
         hidden = torch.arange(self._plan.longest, device=ids.device) > last[:, None, :, None]
         mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=ids.device).masked_fill_(hidden, -torch.inf)

@@ -22,8 +22,8 @@ from rollenv.agents.engines.base import (
     Response,
     Sampling,
     ends_with_stop,
-    eyes_of,
     token_ids,
+    vision_of,
     write_routes,
 )
 from rollenv.agents.engines.cpu_threads import CpuThreads
@@ -111,7 +111,7 @@ class LocalEngine:
         self._waiting: list[LocalRequest] = []
         self._one_token: list[LocalRequest] = []
         self._running: list[LocalRequest] = []  # request i has row i of the batch
-        self._eyes = eyes_of(model)
+        self._family = vision_of(model)
         self._batch = BatchCache(model)
         self._kept = PrefixCache(keep_tokens)
         self._vocabulary: int = model.config.get_text_config().vocab_size
@@ -134,8 +134,8 @@ class LocalEngine:
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
         request = LocalRequest(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
-        if self._eyes:
-            request.sight = self._eyes.look(self.model, prompt)
+        if self._family:
+            request.sight = self._family.look(self.model, prompt)
         if sampling.routes and not self._batch.routers:
             raise UsageError("routes=True needs a mixture of experts; this model has no routers")
         (self._one_token if limit == 1 and not sampling.routes else self._waiting).append(request)

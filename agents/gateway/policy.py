@@ -71,7 +71,7 @@ class PolicyModel:
     @property
     def sees(self) -> bool:
         """False if the model reads texts only."""
-        return self.format.eyes is not None
+        return self.format.family is not None
 
     def accept(self, request: ModelRequest) -> ModelRequest:
         """Return a request with pictures for images. Nothing is fetched.

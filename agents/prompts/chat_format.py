@@ -11,7 +11,7 @@ import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.engines.base import Ids, texts
+from rollenv.agents.engines.base import Ids, text_tokens
 from rollenv.agents.prompts.step import Examples, as_chat, placed, unasked
 from rollenv.agents.prompts.template import (
     ANSWER,
@@ -113,7 +113,7 @@ class ChatFormat(ChatTemplate):
             role: "system", "user", "assistant" or "tool".
             images: pictures at the marks of the text, or before it.
         """
-        if images and self.eyes is None:
+        if images and self.family is None:
             raise UsageError("this model's tokenizer reads texts only; its messages cannot have pictures")
         if role == "assistant":
             return self._message_with_thought(self._hide(self._in_answers, well_formed(text)), "")
@@ -189,7 +189,7 @@ class ChatFormat(ChatTemplate):
         """
         parts, run = [], list[int]()
         for i in self.without_stop(ids):
-            if i in self.special and not (self.eyes and self.special[i] in self.eyes.literals):
+            if i in self.special and not (self.family and self.special[i] in self.family.literals):
                 parts += [self._hide(self._in_answers, self.decode(run)), self.special[i]]
                 run = []
             else:
@@ -215,7 +215,7 @@ class ChatFormat(ChatTemplate):
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Decode tokens, but not those of pictures; bytes that are not UTF-8 become U+FFFD."""
-        ids = texts(ids)
+        ids = text_tokens(ids)
         if not ids:
             return ""
         with self._lock:
@@ -235,7 +235,7 @@ class ChatFormat(ChatTemplate):
         pictures: list[Picture] = []
         for number, piece in enumerate(self._pieces(text, pictures)):
             ids += self._encode(piece, anchored or number > 0)
-        return self.eyes.marked(ids, pictures) if self.eyes and pictures else ids
+        return self.family.marked(ids, pictures) if self.family and pictures else ids
 
     def _pieces(self, text: str, pictures: list[Picture]) -> Iterator[str]:
         """Split the text inside and after every escaped literal, so that none becomes a special token.
@@ -247,9 +247,9 @@ class ChatFormat(ChatTemplate):
         for hidden in HIDDEN.finditer(text):
             number = int(hidden[1])
             piece += text[done : hidden.start()]
-            if self.eyes and is_picture_token(number):
+            if self.family and is_picture_token(number):
                 pictures.append(numbered(number))
-                piece, done = piece + self.eyes.written(pictures[-1]), hidden.end()
+                piece, done = piece + self.family.written(pictures[-1]), hidden.end()
                 continue
             literal = self._literals[number]
             while literal and (match := self._anything.search(literal)):

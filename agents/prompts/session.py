@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
-from rollenv.agents.engines.base import Engine, Ids, Response, Sampling, eyes_of, texts
+from rollenv.agents.engines.base import Engine, Ids, Response, Sampling, text_tokens, vision_of
 from rollenv.agents.model_files import reading
 from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
@@ -229,7 +229,7 @@ class ResponseText:
         """Return whether a prompt ends with the mark that opens a thought."""
         if not self.thinks:
             return False
-        end = str(self.tokenizer.decode(texts(prompt[-12:]), clean_up_tokenization_spaces=False)).rstrip()
+        end = str(self.tokenizer.decode(text_tokens(prompt[-12:]), clean_up_tokenization_spaces=False)).rstrip()
         return end.endswith(tuple(THOUGHT_MARKS))
 
     def _plain(self, ids: Ids) -> str:
@@ -249,7 +249,7 @@ class TokenizerCodec(ResponseText):
         super().__init__(tokenizer)
         self.examples = examples
         self.format = ChatFormat.from_settings(tokenizer, template_args) if chat else None
-        self.sees = eyes_of(tokenizer) is not None
+        self.sees = vision_of(tokenizer) is not None
 
     def encode(self, text: str, images: tuple[Picture, ...] = ()) -> Ids:
         """Return a prompt's tokens."""
@@ -268,11 +268,11 @@ def plain_ids(
     """Return the tokens of a plain prompt with pictures."""
     if not images:
         return tuple(encode(text))
-    eyes = eyes_of(tokenizer)
-    assert eyes is not None
+    family = vision_of(tokenizer)
+    assert family is not None
     parts = placed(text, images)
     return tuple(
-        i for part in parts for i in (eyes.tokens(part, encode) if isinstance(part, Picture) else encode(part))
+        i for part in parts for i in (family.tokens(part, encode) if isinstance(part, Picture) else encode(part))
     )
 
 

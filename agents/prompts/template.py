@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.engines.base import eyes_of
+from rollenv.agents.engines.base import vision_of
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS
 from rollenv.core.tools.call_readers import is_mark
@@ -52,7 +52,7 @@ class ChatTemplate:
                 "the tokenizer has no chat template; set tokenizer.chat_template, or use StepPrompt(chat=False)"
             )
         self.tokenizer, self.template_args = tokenizer, template_args
-        self.eyes = eyes_of(tokenizer)
+        self.family = vision_of(tokenizer)
         self._call_id, self._arguments_as_text = _CALL_FORMS[0]
         self._literals = [OPEN]
         self._anything = self._in_answers = re.compile(OPEN)
@@ -82,8 +82,8 @@ class ChatTemplate:
 
     def _with_pictures(self, text: str, pictures: list[str]) -> str:
         """Put the places of pictures where the template has its marks of them."""
-        assert self.eyes is not None
-        pieces = text.split(self.eyes.mark)
+        assert self.family is not None
+        pieces = text.split(self.family.mark)
         if len(pieces) != len(pictures) + 1:
             raise TemplateRefused(f"the chat template shows {len(pieces) - 1} of {len(pictures)} pictures")
         return "".join(part for pair in zip(pieces, [*pictures, ""], strict=True) for part in pair)

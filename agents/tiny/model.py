@@ -20,9 +20,9 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from rollenv.agents.engines.base import open_eyes
+from rollenv.agents.engines.base import attach_vision
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.agents.vision import GROUP, Eyes
+from rollenv.agents.vision import GROUP, VisionFamily
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
 from rollenv.core.plugins import load
@@ -130,6 +130,8 @@ def _seeing(shape: dict[str, Any], size: TinySize, tokenizer: Qwen2Tokenizer) ->
     model = Qwen2VLForConditionalGeneration(config)
     pixels = {"shortest_edge": size.patch**2, "longest_edge": size.context * size.patch**2}
     own = {"merge_size": 1, "temporal_patch_size": 1, "patch_size": size.patch}
-    eyes: Eyes = load(GROUP, config.model_type)(Qwen2VLImageProcessorPil(size=pixels, **own), tokenizer, config)
-    open_eyes(eyes, model, tokenizer)
+    family: VisionFamily = load(GROUP, config.model_type)(
+        Qwen2VLImageProcessorPil(size=pixels, **own), tokenizer, config
+    )
+    attach_vision(family, model, tokenizer)
     return model

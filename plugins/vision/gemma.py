@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from transformers import Gemma3Processor
 
-from rollenv.agents.vision import Eyes
+from rollenv.agents.vision import VisionFamily
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class GemmaEyes(Eyes):
+class GemmaVision(VisionFamily):
     """Pictures of a fixed number of tokens, which attend to each other, between line breaks."""
 
     mark = "<start_of_image>"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from rollenv.agents.vision import Eyes, body_that_sees
+from rollenv.agents.vision import VisionFamily, body_that_sees
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class QwenEyes(Eyes):
+class QwenVision(VisionFamily):
     """Pictures as grids of patches, with positions of rows and columns (M-RoPE, section 2.1)."""
 
     mark = "<|image_pad|>"
@@ -49,7 +49,7 @@ class QwenEyes(Eyes):
         return torch.cat([self.layout(picture)[2]["image_grid_thw"] for picture in pictures])
 
 
-class DeepQwenEyes(QwenEyes):
+class DeepQwenVision(QwenVision):
     """Qwen3-VL, which adds features of pictures to its first layers too (deepstack)."""
 
     def arguments(

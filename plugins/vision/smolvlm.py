@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 from transformers import SmolVLMProcessor
 
-from rollenv.agents.vision import Eyes
+from rollenv.agents.vision import VisionFamily
 
 
-class SmolEyes(Eyes):
+class SmolVision(VisionFamily):
     """Pictures as tiles in rows and columns, and a small one of the whole, with marks between."""
 
     words = {

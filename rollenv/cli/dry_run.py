@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from rich.markup import escape
 
-from rollenv.agents.engines.base import eyes_of, open_eyes
+from rollenv.agents.engines.base import attach_vision, vision_of
 from rollenv.agents.gguf import gguf_of
 from rollenv.agents.model_files import NO_CODE, check_model, reading
 from rollenv.agents.prompts import StepPrompt
@@ -381,11 +381,11 @@ def first_prompt(
         text = prompt.render(observation, [], observation, info)
         if form is None or not prompt.chat:
             return as_text(prompt.examples, text)
-        return form.decode(form.prompt(text, prompt.examples, pictures(info) if eyes_of(tokenizer) else ()))
+        return form.decode(form.prompt(text, prompt.examples, pictures(info) if vision_of(tokenizer) else ()))
     if form is None:
         return as_text(prompt.examples, "\n\n".join(filter(None, (prompt.system, shown(observation, info)))))
     talk = Conversation(form, prompt.system or None, examples=prompt.examples)
-    talk.add(chat_role_of(info), shown(observation, info), pictures(info) if eyes_of(tokenizer) else ())
+    talk.add(chat_role_of(info), shown(observation, info), pictures(info) if vision_of(tokenizer) else ())
     return form.decode(talk.prompt())
 
 
@@ -396,8 +396,8 @@ def tokens_and_patches(env: Env, config: TrainConfig, plan: ModelPlan) -> tuple[
         from rollenv.agents.tiny.model import picture_tokens
 
         return sum(picture_tokens(image, config.model.size) for image in images), 0.0
-    eyes = eyes_of(plan.tokenizer)
-    return (sum(map(eyes.count, images)), sum(map(eyes.patches, images))) if eyes else (0, 0.0)
+    family = vision_of(plan.tokenizer)
+    return (sum(map(family.count, images)), sum(map(family.patches, images))) if family else (0, 0.0)
 
 
 def refuse_without_room(config: TrainConfig, plan: ModelPlan, prompt: str, seen: int = 0) -> None:
@@ -478,7 +478,7 @@ def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
     """Read the configuration and tokenizer of a model."""
     from transformers import AutoConfig, AutoTokenizer
 
-    from rollenv.agents.vision import load_eyes
+    from rollenv.agents.vision import load_vision
 
     if not how and not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         raise UsageError(f"cannot load a model from {name!r}: {folder} holds no weights (*.safetensors)")
@@ -486,5 +486,5 @@ def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
         settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **NO_CODE, **how)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **NO_CODE, **how)
     context = getattr(settings.get_text_config(), "max_position_embeddings", None)
-    open_eyes(load_eyes(str(folder), tokenizer, settings, {"local_files_only": True, **NO_CODE}), tokenizer)
+    attach_vision(load_vision(str(folder), tokenizer, settings, {"local_files_only": True, **NO_CODE}), tokenizer)
     return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer, settings)

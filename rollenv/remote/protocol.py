@@ -113,6 +113,11 @@ class NotAllowed(ServerError):
 class ServerFull(ServerError):
     """The server has no room; ``details["retry_after"]`` is the delay before a retry in seconds."""
 
+    @property
+    def retry_after(self) -> float:
+        """Seconds before a retry."""
+        return float(self.details.get("retry_after", 1.0))
+
 
 class TooFast(ServerFull):
     """The client exceeded its quota; ``details["retry_after"]`` is the delay before a retry in seconds."""
@@ -306,11 +311,15 @@ def with_known(method: str, answer: Any, known: dict[str, Picture]) -> Any:
         known: pictures by hash; those of earlier episodes are forgotten.
 
     Raises:
-        ServerError: a picture is wrong, or came without data and is not known.
+        ServerError: the answer has another form; or a picture is wrong, or came without data and is not known.
     """
     if method == "reset":
         known.clear()
-    if not (images := _images_of(method, answer)):
+    try:
+        images = _images_of(method, answer)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ServerError(f"the server's answer to {method} has not its form: {answer!r:.200}") from error
+    if not images:
         return answer
     found = []
     for form in images:

@@ -65,7 +65,7 @@ def retry_after(error: Exception) -> dict[str, str]:
     """Return the header ``Retry-After`` if the error has one."""
     if not isinstance(error, ServerFull):
         return {}
-    return {"Retry-After": str(max(1, math.ceil(float(error.details.get("retry_after", 1)))))}
+    return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
 
 
 async def refused(request: Request, error: Exception) -> Response:

@@ -64,7 +64,7 @@ def test_episodes_of_an_endpoint_are_imitated_with_their_pictures(tmp_path):
         (given,) = group.trajectories
         for turn, before in zip(given.turns, episode.turns, strict=True):
             assert {numbered(i) for i in turn.prompt_ids if is_picture_token(i)} >= {*before.images}
-            assert sum(map(is_picture_token, turn.prompt_ids)) % agent.model.rollenv_eyes.count(before.images[0]) == 0
+            assert sum(map(is_picture_token, turn.prompt_ids)) % agent.model.rollenv_vision.count(before.images[0]) == 0
             assert agent.decode(turn.response_ids) == before.text
         storage.write(tmp_path / "own.jsonl", [given])
 

@@ -17,7 +17,8 @@ from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.engines.router import Router
-from rollenv.agents.engines.vllm_server import ServerEngine
+from rollenv.agents.engines.vllm import VLLMEngine
+from rollenv.agents.engines.vllm_http import HttpTransport
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 
@@ -246,23 +247,30 @@ def test_a_replica_that_never_finishes_an_update_is_left_out():
     asyncio.run(play())
 
 
-class Answering(ServerEngine):
-    """An engine over a server that answers every request with given pieces."""
+class Answering(HttpTransport):
+    """A server that answers every request with given pieces."""
 
     def __init__(self, pieces):
-        self.pieces = pieces
-        super().__init__("http://server", frozenset({2}), patience=0.1)
+        self.answers, self.version = pieces, None
+        super().__init__("http://127.0.0.1:9", patience=0.1)
 
-    def _first_look(self):
+    def first_look(self):
         return 64
 
-    def _client(self):
+    def client(self):
         def answer(request):
             if request.url.path == "/inference/v1/generate":
-                return httpx.Response(200, text="".join(f"data: {json.dumps(piece)}\n\n" for piece in self.pieces))
-            return httpx.Response(200, json={"weight_version": str(self._server_version)})
+                return httpx.Response(200, text="".join(f"data: {json.dumps(piece)}\n\n" for piece in self.answers))
+            if request.url.path == "/update_weight_version":
+                self.version = json.loads(request.content)["new_version"]
+            return httpx.Response(200, json={"weight_version": self.version})
 
         return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+
+def answering(*pieces):
+    """An engine over such a server."""
+    return VLLMEngine(Answering(pieces), frozenset({2}))
 
 
 def piece(ids=(5,), logprobs=(-1.0,), finish=None, **more):
@@ -295,8 +303,8 @@ def piece(ids=(5,), logprobs=(-1.0,), finish=None, **more):
 )
 def test_a_server_that_answers_nonsense_has_failed(nonsense):
     async def main():
-        bad, good = Answering([piece(), nonsense]), Answering([piece((6, 2), (-0.5, -0.5), "stop")])
-        with pytest.raises(EngineFailed, match="http://server") as failed:
+        bad, good = answering(piece(), nonsense), answering(piece((6, 2), (-0.5, -0.5), "stop"))
+        with pytest.raises(EngineFailed, match=r"http://127\.0\.0\.1:9") as failed:
             await bad.generate((1,), Sampling(1.0, 8), random.Random(0))
         response = await Router([bad, good]).generate((1,), Sampling(1.0, 8), random.Random(0))
         return failed.value.response, response

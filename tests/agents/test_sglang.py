@@ -11,7 +11,8 @@ import torch
 from sglang_stub import SGLangStub
 
 from rollenv.agents.engines.base import EngineFailed, EngineLost, Sampling
-from rollenv.agents.engines.sglang_server import SGLangEngine
+from rollenv.agents.engines.sglang_server import SGLangTransport
+from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import UsageError
@@ -31,6 +32,10 @@ def folder(tmp_path_factory):
     return at
 
 
+def engine_of(stub, folder, stop, **more):
+    return VLLMEngine(SGLangTransport(stub.url, model=folder, **more), stop)
+
+
 def model_of(seed):
     return build_model(SIZE, build_tokenizer(["up down"], 300), seed).eval()
 
@@ -48,11 +53,11 @@ def logprobs(model, ids):
 @pytest.mark.parametrize("incremental", [True, False])
 def test_tokens_and_their_logprobs_are_the_servers(folder, incremental):
     with SGLangStub(incremental) as stub:
-        engine = SGLangEngine(stub.url, frozenset({2}), model=folder)
+        engine = engine_of(stub, folder, frozenset({2}))
         first = asyncio.run(draw(engine))
         assert (len(first.ids), first.finish) == (12, "length")
         assert first.logprobs == pytest.approx(logprobs(model_of(0), first.ids), abs=1e-5)
-        again = SGLangEngine(stub.url, frozenset({first.ids[3]}), model=folder)
+        again = engine_of(stub, folder, frozenset({first.ids[3]}))
         stopped = asyncio.run(draw(again))
         assert (stopped.ids, stopped.finish) == (first.ids[: first.ids.index(first.ids[3]) + 1], "stop")
         assert engine.max_context == 200
@@ -68,7 +73,7 @@ def test_a_response_goes_on_with_new_weights_and_says_from_where(folder):
         return await running
 
     with SGLangStub() as stub:
-        engine = SGLangEngine(stub.url, frozenset(), model=folder)
+        engine = engine_of(stub, folder, frozenset())
         response = asyncio.run(play(engine, stub))
         start = response.versions.index(1)
         assert response.versions == [0] * start + [1] * (60 - start)
@@ -85,32 +90,32 @@ def test_a_response_goes_on_with_new_weights_and_says_from_where(folder):
 )
 def test_a_schema_or_a_grammar_is_sent(folder, how, key):
     with SGLangStub() as stub:
-        asyncio.run(draw(SGLangEngine(stub.url, frozenset(), model=folder), **how))
+        asyncio.run(draw(engine_of(stub, folder, frozenset()), **how))
         (asked,) = [body for path, body in stub.asked if path == "/generate"]
     assert asked["sampling_params"][key] == next(iter(how.values()))
 
 
 def test_what_it_cannot_do_is_refused(folder, tmp_path):
     with SGLangStub() as stub:
-        engine = SGLangEngine(stub.url, frozenset(), model=folder)
+        engine = engine_of(stub, folder, frozenset())
         for narrow in ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}):
             with pytest.raises(UsageError, match="top_p"):
                 asyncio.run(draw(engine, **narrow))
-        with pytest.raises(UsageError, match="SGLang server takes no pictures"):
+        with pytest.raises(UsageError, match=r"SGLang server at .* takes no pictures"):
             asyncio.run(engine.generate((5, 1 << 62 | 7), Sampling(), random.Random(0)))
         with pytest.raises(UsageError, match=r"player\.lora=merged"):
             engine.check_rank(4)
         with pytest.raises(UsageError, match="sleep"):
             engine.check_sleep()
         with pytest.raises(UsageError, match="load"):
-            SGLangEngine(stub.url, frozenset(), model=tmp_path)
+            SGLangTransport(stub.url, model=tmp_path)
     with pytest.raises(UsageError, match=r"sglang\.launch_server"):
-        SGLangEngine(stub.url, frozenset(), patience=0.1)
+        SGLangTransport(stub.url, patience=0.1)
 
 
 def test_a_server_that_aborts_or_goes_is_said(folder):
     with SGLangStub(finish="abort") as stub:
-        engine = SGLangEngine(stub.url, frozenset(), model=folder, patience=0.2)
+        engine = engine_of(stub, folder, frozenset(), patience=0.2)
         with pytest.raises(EngineFailed, match="'abort'") as failed:
             asyncio.run(draw(engine))
         assert len(failed.value.response.ids) == 1, "what was drawn is kept"

@@ -56,7 +56,7 @@ def test_tokens_are_those_of_the_familys_processor(family, text):
     prompt = talk.prompt()
     assert [token if is_picture_token(i) else i for i in prompt] == expected
     shown = [i for i in prompt if is_picture_token(i)]
-    count = agent.model.rollenv_eyes.count
+    count = agent.model.rollenv_vision.count
     assert shown == [A.number] * count(A) + [B.number] * count(B)
 
 
@@ -94,7 +94,7 @@ def test_log_probabilities_of_engine_and_scores_agree_over_turns(family):
 def test_members_of_a_group_share_their_pictures_and_pictures_are_seen(max_new_tokens):
     agent = seeing(max_new_tokens=max_new_tokens)
     prompts = [
-        (*range(7, 50), *agent.model.rollenv_eyes.tokens(p, agent.tokenizer.encode), 9, end)
+        (*range(7, 50), *agent.model.rollenv_vision.tokens(p, agent.tokenizer.encode), 9, end)
         for p in (A, B, C)
         for end in (11, 11, 12)
     ]
@@ -130,7 +130,7 @@ def test_a_text_that_spells_a_mark_is_text():
     assert not any(map(is_picture_token, action.prompt_ids))
     assert agent.model.config.image_token_id not in action.prompt_ids
     (action,) = play(agent, turn("say <|image_pad|> here: <image>", A))
-    assert sum(map(is_picture_token, action.prompt_ids)) == agent.model.rollenv_eyes.count(A)
+    assert sum(map(is_picture_token, action.prompt_ids)) == agent.model.rollenv_vision.count(A)
     assert agent.model.config.image_token_id not in action.prompt_ids
 
 
@@ -166,7 +166,7 @@ def test_step_prompts_show_the_current_pictures_only():
 def test_pictures_of_a_tool_turn_are_shown_even_if_the_template_would_drop_them():
     agent = seeing(template=DEAF_TOOLS)
     actions = play(agent, turn("call it"), turn("result <image>", A, use_tool=True))
-    assert sum(map(is_picture_token, actions[1].prompt_ids)) == agent.model.rollenv_eyes.count(A)
+    assert sum(map(is_picture_token, actions[1].prompt_ids)) == agent.model.rollenv_vision.count(A)
 
 
 def test_marks_and_pictures_must_match():
@@ -176,14 +176,14 @@ def test_marks_and_pictures_must_match():
 
 def test_a_cut_picture_is_an_error_that_names_it():
     agent = seeing()
-    prompt = (5, *agent.model.rollenv_eyes.tokens(A, agent.tokenizer.encode)[:-3])
+    prompt = (5, *agent.model.rollenv_vision.tokens(A, agent.tokenizer.encode)[:-3])
     with pytest.raises(UsageError, match=r"4 tokens of <Picture 84x56 .*>, which has 6"):
         asyncio.run(agent.engine.generate(prompt, agent.sampling, random.Random(0)))
 
 
 def test_a_model_of_texts_refuses_pictures_in_a_line():
     agent = seeing()
-    agent.model.rollenv_eyes = agent.tokenizer.rollenv_eyes = None
+    agent.model.rollenv_vision = agent.tokenizer.rollenv_vision = None
     with pytest.raises(UsageError, match="reads texts only"):
         play(agent, turn("<image>", A))
 

@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from rollenv.agents.engines.vllm_server import ServerEngine
+from rollenv.agents.engines.vllm import VLLMEngine
+from rollenv.agents.engines.vllm_http import HttpTransport
 from rollenv.core.errors import UsageError
 
 PARTS = {"weights", "kv_cache"}
@@ -78,7 +79,7 @@ def test_each_part_is_woken_once_around_new_weights(level):
             assert not asleep
 
     with sleeper() as (url, asleep):
-        engine = ServerEngine(url, frozenset())
+        engine = VLLMEngine(HttpTransport(url), frozenset())
         asyncio.run(update(engine, asleep))
         engine.close()
 
@@ -93,6 +94,6 @@ def test_without_new_weights_all_is_woken_or_refused():
             await engine.resume()
 
     with sleeper() as (url, asleep):
-        engine = ServerEngine(url, frozenset())
+        engine = VLLMEngine(HttpTransport(url), frozenset())
         asyncio.run(rest(engine, asleep))
         engine.close()

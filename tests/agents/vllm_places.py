@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -15,7 +16,8 @@ import pytest
 import torch
 
 from rollenv.agents.engines.adapters import Adapter
-from rollenv.agents.engines.vllm_server import ServerEngine
+from rollenv.agents.engines.vllm import VLLMEngine
+from rollenv.agents.engines.vllm_http import HttpTransport
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
@@ -51,7 +53,7 @@ class Server:
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--enable-scale-out"]
         command += ["--no-enable-chunked-prefill"]  # of which vLLM on CPUs is not capable
         for name, value in given.items():
-            command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+            command += [f"--{name.replace('_', '-')}", *([] if value is True else [_words(value)])]
         switches = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -75,6 +77,10 @@ class Server:
         self.process.wait()
 
 
+def _words(value):
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
 @contextlib.contextmanager
 def engine_in(place, folder, log):
     """An engine in a place, and what kills it."""
@@ -88,7 +94,8 @@ def engine_in(place, folder, log):
         server = Server(folder, log, **LORA)
         try:
             stop = LocalAgent.load(folder).engine.stop
-            engine = ServerEngine(server.url, stop, model=folder, decode=str, patience=3.0)
+            transport = HttpTransport(server.url, model=folder, patience=3.0)
+            engine = VLLMEngine(transport, stop, model=folder, decode=str)
             engine.server = server
             yield engine, server.kill
         finally:

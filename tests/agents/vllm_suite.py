@@ -4,6 +4,7 @@ Not collected by itself: ``test_vllm.py`` runs it in an interpreter that has vLL
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import random
@@ -13,12 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from vllm_places import PLACES, Server
 
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
-from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engine_agent import EngineAgent
+from rollenv.agents.engines.base import EngineFailed, Sampling, vision_of
 from rollenv.agents.engines.scoring import score
+from rollenv.agents.engines.vllm import VLLMEngine
+from rollenv.agents.engines.vllm_http import HttpTransport
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
@@ -311,39 +316,71 @@ def test_without_torchvision_a_model_that_sees_is_refused_in_a_line(seen, monkey
         VLLMAgent.load(seen)
 
 
-@pytest.mark.skipif(not sees(), reason="vLLM's models that see need torchvision, of the same build as torch")
-def test_pictures_give_the_log_probabilities_of_the_trainer(seen):
+@contextlib.contextmanager
+def agent_that_sees(place, folder, log, **options):
+    options = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1024} | options
+    sampling = Sampling(1.0, 6)
+    if place == "process":
+        agent = VLLMAgent.load(folder, None, sampling, **options)
+        try:
+            yield agent
+        finally:
+            agent.close()
+    else:
+        local, server = LocalAgent.load(folder), Server(folder, log, **options)
+        try:
+            transport = HttpTransport(server.url, model=folder)
+            engine = VLLMEngine(transport, local.engine.stop, family=vision_of(local.tokenizer))
+            yield EngineAgent(engine, local.tokenizer, None, sampling)
+        finally:
+            server.kill()
+
+
+SEES = pytest.mark.skipif(not sees(), reason="vLLM's models that see need torchvision, of the same build as torch")
+
+
+async def looks(agent):
+    """Two turns with three pictures."""
     from seeing import drawn
 
-    options = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1024}
-    agent = VLLMAgent.load(seen, None, Sampling(1.0, 6), **options)
     turns = ("look <image> and <image>", [drawn(1), drawn(2, 112, 84)]), ("now <image>", [drawn(1)])
+    session = agent.start(None, 0)
+    return [await session.act(text, {"images": images}) for text, images in turns]
 
-    async def play():
-        session = agent.start(None, 0)
-        return [await session.act(text, {"images": images}) for text, images in turns]
 
-    async def before_and_after_an_update():
-        actions = [(action, score(model, [action.prompt_ids], [action.response_ids])) for action in await play()]
+def check_looks(model, actions):
+    for action in actions:
+        scores = score(model, [action.prompt_ids], [action.response_ids])
+        assert action.logprobs == pytest.approx(scores.logprobs[0].tolist(), abs=1e-4)
+
+
+@SEES
+@pytest.mark.parametrize("place", PLACES)
+def test_pictures_give_the_log_probabilities_of_the_trainer(place, seen, tmp_path):
+    with agent_that_sees(place, seen, tmp_path / "log") as agent:
+        check_looks(LocalAgent.load(seen).model, asyncio.run(looks(agent)))
+    few = {"mm_processor_kwargs": {"size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28}}}
+    with (
+        agent_that_sees(place, seen, tmp_path / "log", **few) as agent,
+        pytest.raises(UsageError, match=r"vLLM makes \d+ tokens of a prompt that has \d+ here, with <Picture"),
+    ):
+        asyncio.run(looks(agent))
+
+
+@SEES
+@pytest.mark.parametrize("place", PLACES)
+def test_pictures_are_seen_with_new_weights(place, seen, tmp_path):
+    async def before_and_after(agent):
+        before = await looks(agent)
+        torch.manual_seed(0)
         with torch.no_grad():
             for weight in model.parameters():
                 weight.add_(torch.randn_like(weight), alpha=0.02)
         await agent.engine.update_weights(list(model.state_dict().items()))
-        return actions + [(each, score(model, [each.prompt_ids], [each.response_ids])) for each in await play()]
+        return before, await looks(agent)
 
     model = LocalAgent.load(seen).model
-    try:
-        scored = asyncio.run(before_and_after_an_update())
-        assert len(scored) == 4
-        for action, scores in scored:
-            assert action.logprobs == pytest.approx(scores.logprobs[0].tolist(), abs=1e-4)
-        assert scored[0][0].logprobs != scored[2][0].logprobs
-    finally:
-        agent.close()
-    few = {"mm_processor_kwargs": {"size": {"shortest_edge": 28 * 28, "longest_edge": 28 * 28}}}
-    agent = VLLMAgent.load(seen, None, Sampling(1.0, 6), **options, **few)
-    try:
-        with pytest.raises(UsageError, match=r"vLLM makes \d+ tokens of a prompt that has \d+ here, with <Picture"):
-            asyncio.run(play())
-    finally:
-        agent.close()
+    with agent_that_sees(place, seen, tmp_path / "log") as agent:
+        before, after = asyncio.run(before_and_after(agent))
+    check_looks(model, after)
+    assert before[0].logprobs != after[0].logprobs

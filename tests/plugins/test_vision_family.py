@@ -79,7 +79,7 @@ def test_turns_are_scored_as_played_and_a_saved_model_sees_the_same(tmp_path):
     again = act(LocalAgent.load(tmp_path / "saved"), *turns)
     assert [a.prompt_ids for a in again] == [a.prompt_ids for a in actions]
     assert [a.response_ids for a in again] == [a.response_ids for a in actions]
-    eyes = pickle.loads(pickle.dumps(agent.model.rollenv_eyes))
+    eyes = pickle.loads(pickle.dumps(agent.model.rollenv_vision))
     assert (eyes.count(A), eyes.written(A)) == (16, "<image>" * 16)
 
 
@@ -98,4 +98,4 @@ def test_without_the_package_its_models_are_blind_and_the_families_are_named():
     why = why_blind(transformers.LlavaConfig())
     assert "'gemma3', 'qwen2_5_vl', 'qwen2_vl', 'qwen3_vl', 'smolvlm'" in why
     assert "llava" not in entry_points("rollenv.vision")
-    assert load("rollenv.vision", "qwen3_vl").__name__ == "DeepQwenEyes"
+    assert load("rollenv.vision", "qwen3_vl").__name__ == "DeepQwenVision"

@@ -88,7 +88,7 @@ def test_activations_of_pictures_are_near_what_autograd_keeps(family, checkpoint
     for layers in (2, 5):
         monkeypatch.setitem(seeing._VISION, "depth", layers)
         agent = seeing.seeing(family)
-        settings, eyes = agent.model.config, agent.model.rollenv_eyes
+        settings, eyes = agent.model.config, agent.model.rollenv_vision
         settings.vision_config.num_hidden_layers = layers
         model = type(agent.model)(settings).train()
         if checkpointing:

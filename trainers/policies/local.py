@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
-from rollenv.agents.engines.base import eyes_of
+from rollenv.agents.engines.base import vision_of
 from rollenv.agents.engines.local import fix_frequencies
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.vision import vision_parts, why_blind
@@ -302,8 +302,8 @@ def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> tupl
     places, positions = seen(model, batch)
 
     def read(ids: Tensor, places: Tensor | None, **how: Any) -> Tensor:
-        eyes = eyes_of(model)
-        inputs = eyes.embedded(model, ids, places) if eyes else {"input_ids": ids}
+        family = vision_of(model)
+        inputs = family.embedded(model, ids, places) if family else {"input_ids": ids}
         last: Tensor = base(**inputs, use_cache=False, **how).last_hidden_state
         return last
 
@@ -328,10 +328,10 @@ def hidden_states(model: PreTrainedModel, batch: Packed, *, packs: bool) -> tupl
 
 def seen(model: PreTrainedModel, batch: Packed) -> tuple[Tensor | None, Tensor | None]:
     """Return each token's place in its picture, (L,), and positions (3, L), if the batch needs them."""
-    eyes, row = eyes_of(model), batch.row
+    family, row = vision_of(model), batch.row
     if not batch.pictures:
         return None, None
-    if eyes is None:
+    if family is None:
         raise UsageError(f"the samples have pictures, but {why_blind(model.config)}")
     ids, device = batch.ids.cpu().numpy(), batch.ids.device
     shapes = [(before, n) for count, before, n in row.runs for _ in range(count)]
@@ -340,7 +340,7 @@ def seen(model: PreTrainedModel, batch: Packed) -> tuple[Tensor | None, Tensor |
     for path, (before, n) in zip(paths, shapes, strict=True):
         rope = np.arange(before, before + n)[None].repeat(3, 0)
         place = np.full(n, -1)
-        if sight := eyes.look(model, ids[path.numpy()]):
+        if sight := family.look(model, ids[path.numpy()]):
             place, own = sight.part(before, before + n)
             if own is not None:
                 rope, counted = own, False
@@ -366,8 +366,8 @@ def choose_attention(model: PreTrainedModel) -> bool:
     """
     config, before = model.config.get_text_config(), model.config._attn_implementation
     others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
-    eyes = eyes_of(model)
-    if eyes and eyes.mutual:
+    family = vision_of(model)
+    if family and family.mutual:
         why = "the tokens of its pictures attend to later ones"
     elif others:
         why = f"it has layers of the type {', '.join(others)}"

@@ -25,6 +25,10 @@ with extra("ray", "Playing in Ray"):
 _END_SECONDS = 15.0
 
 
+# Not servers in actors, reached by `RemoteWorkers`. A server does not know the manager's deadlines: if
+# an environment holds its process's interpreter, the neighbours there fail as "hung", and here they
+# are lost and replayed. Its wire makes lists of an info's tuples and text of its dates, and takes only
+# plain arguments of registered environments; Ray pickles the task with its spec.
 class RayWorkers(WorkerPool):
     """A pool of actors on the Ray cluster that this process is connected to (``ray.init`` first).
 

@@ -15,7 +15,7 @@ from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
-from rollenv.remote.connection import refused
+from rollenv.remote.connection import opening, refused
 from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerFull, ServerLost, SessionGone, TooFast
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, avoid_none, validated
@@ -248,11 +248,10 @@ class WorkerServer(Slot):
             await asyncio.sleep(_AGAIN)
 
     async def _connect(self) -> ClientConnection:
-        scheme = "wss" if self.address.tls else "ws"
-        headers = {"Authorization": f"Bearer {self.address.token}"} if self.address.token else {}
+        url, headers = opening(self.address)
         try:
             return await connect(
-                f"{scheme}://{self.address}{protocol.PATH}",
+                url,
                 subprotocols=[protocol.SUBPROTOCOL],  # type: ignore[list-item]
                 additional_headers=headers,
                 compression=None,
@@ -261,8 +260,7 @@ class WorkerServer(Slot):
                 proxy=None,
             )
         except InvalidStatus as error:
-            response = error.response
-            raise refused(self.name, response.status_code, bytes(response.body or b""), response.headers) from None
+            raise refused(self.address, error.response) from None
 
     async def _talk(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -366,7 +364,7 @@ class RemoteWorkerEnv:
         return validated(observation, 0.0, False, False, info, key, view)
 
     async def _move(self, error: ServerFull) -> None:
-        seconds = float(error.details.get("retry_after", 1.0))
+        seconds = error.retry_after
         server, workers = self._server, self._server.workers
         server.refused_one(workers.time() + seconds, bool(error.details.get("draining")))
         asyncio.get_running_loop().call_later(seconds, workers.wake)
@@ -407,7 +405,7 @@ class RemoteWorkerEnv:
                 try:
                     return await self._server.ask(*request)
                 except TooFast as error:  # the client's quota, which has room again soon
-                    await asyncio.sleep(float(error.details.get("retry_after", 1.0)))
+                    await asyncio.sleep(error.retry_after)
         except EnvBroke as error:
             raise EnvFailure(str(error.details.get("kind", "raised")), str(error)) from error
         except (ServerLost, SessionGone) as error:
