@@ -196,8 +196,6 @@ def test_shares_are_even_and_whole_and_equal_inputs_stay_together():
         (["rollout.shards=2", "rollout.processes=2"], "rollout.processes"),
         (["rollout.shards=2", "rollout.workers=ray:2"], "rollout.workers cannot be actors of their own"),
         (["rollout.shards=2", "player.kind=vllm", "player.sleep=1"], "leave out player.url"),
-        (["player.kind=vllm", "player.actors=2"], "rollout.shards"),
-        (["player.kind=vllm", "player.actor_options={num_gpus=1}"], "rollout.shard_options"),
         (["rollout.shards=2", "rewards.domains=[{name='format', pattern='a', domain='test'}]"], "rewards.domains"),
     ],
 )

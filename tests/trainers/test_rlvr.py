@@ -63,7 +63,7 @@ def configured(tmp_path: Path, *domains: str) -> Any:
         ('kind="format"\npattern="("', "regular"),
         ('kind="format"\npattern="x"\nmissed=0', "missed"),
         ('kind="format"\npattern="x"\nweight=0', "weight"),
-        ('kind="overlong"\nlongest=4\nbuffer=3', r"'overlong'; set rewards\.overlong"),
+        ('kind="overlong"\nlongest=4\nbuffer=3', "not 'overlong'"),
         ('kind="instructions"\nchecks=[{id="a"}]', "instruction 'a'"),
         ('domain="sms"\nkind="format"\npattern="x"', "'sms'.*sums"),
     ],
