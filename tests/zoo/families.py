@@ -55,15 +55,15 @@ class Family:
     size: dict[str, Any] = field(default_factory=dict)
     elsewhere: bool = False
     """Whether only other engines play it: the local one has no cache for its layers."""
-    eyes: dict[str, Any] = field(default_factory=dict)
+    vision: dict[str, Any] = field(default_factory=dict)
     """The size of the part that sees, if the text model is a part of one that does."""
 
     def model(self, vocabulary: int) -> transformers.PreTrainedModel:
         torch.manual_seed(0)
         size = {**SIZE, "vocab_size": vocabulary, **self.size}
-        given = {"text_config": size, "vision_config": self.eyes} if self.eyes else size
+        given = {"text_config": size, "vision_config": self.vision} if self.vision else size
         config = getattr(transformers, f"{self.kind}Config")(**given)
-        kind = transformers.AutoModelForImageTextToText if self.eyes else transformers.AutoModelForCausalLM
+        kind = transformers.AutoModelForImageTextToText if self.vision else transformers.AutoModelForCausalLM
         return kind.from_config(config, dtype=torch.float32)
 
     @property
@@ -124,11 +124,11 @@ FAMILIES = [
     Family("MiniMax-Text", "MiniMax", "minimax",
         HEADS | EXPERTS | {"layer_types": ["linear_attention", "full_attention"]}, elsewhere=True),
     Family("Gemma 3, with pictures", "Gemma3", "gemma3",
-        HEADS | TIED | {"query_pre_attn_scalar": 32, "sliding_window": 4096}, family=EYES),
+        HEADS | TIED | {"query_pre_attn_scalar": 32, "sliding_window": 4096}, vision=EYES),
     Family("Mistral Small 3.2", "Mistral3", "mistral", HEADS | {"model_type": "mistral", "sliding_window": None},
-        family=EYES | {"model_type": "pixtral", "patch_size": 14, "head_dim": 8}),
+        vision=EYES | {"model_type": "pixtral", "patch_size": 14, "head_dim": 8}),
     Family("Qwen3-VL", "Qwen3VL", "qwen3_vl", HEADS | ROTATED,
-        family={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 128,
+        vision={"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 128,
               "deepstack_visual_indexes": [0]}),
     # Not asked for, tried afterwards.
     Family("EXAONE 4", "Exaone4", "exaone", HEADS | {"sliding_window": 4096}),

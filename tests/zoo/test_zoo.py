@@ -328,7 +328,7 @@ def test_models_are_trained_as_they_play_and_go_on(family, lora, talk, tmp_path,
         assert row["logprob_drift_max"] < 1e-4
         assert row["grad_norm"] > 1e-4
         assert row["entropy"] > 0.5
-    kind = AutoModelForImageTextToText if family.eyes else AutoModelForCausalLM
+    kind = AutoModelForImageTextToText if family.vision else AutoModelForCausalLM
     saved = kind.from_pretrained(tmp_path / "run" / "checkpoints" / "step-000002").eval()
     ids = torch.randint(0, len(tokenizer), (1, 24), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
