@@ -87,10 +87,6 @@ class Session(Protocol):
     """True if the session changes the environment through its actions and calls only, so that they can be replayed on
     another environment if this one is lost. Otherwise a new session then plays from the start."""
 
-    waits: ClassVar[bool] = True
-    """False if :meth:`act` awaits nothing but its environment. It then has no deadline of its own, and episodes are
-    played one after another instead of turn by turn beside each other."""
-
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Choose the next action.
 
@@ -219,7 +215,6 @@ class ConstantAgent(Agent):
 @dataclass(slots=True)
 class _ConstantSession(Session):
     text: str
-    waits = False
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         return Action(self.text)
@@ -234,8 +229,6 @@ class NopAgent(Agent):
 
 @dataclass(slots=True)
 class _NopSession(Session):
-    waits = False
-
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         return Action(str(info.get("submit", "")))
 
@@ -252,7 +245,6 @@ class OracleAgent(Agent):
 
 @dataclass(slots=True)
 class _Expert(Session):
-    waits = False
     env: EnvHandle
     noise: float
     seed: int

@@ -123,7 +123,11 @@ class RollenvEnv(vf.Env[RollenvEnvConfig]):  # type: ignore[misc]
             limits = Limits(step=self.config.step_deadline)
             async with GroupRunner[Trajectory]() as runner:
                 now = asyncio.get_running_loop().time
-                runner.start(Episode(played, _Player(talk), self._workers, limits, self._health, False, now).play())
+                runner.start(
+                    Episode(
+                        played, _Player(talk), self._workers, limits, self._health, False, now, runner.cancelled
+                    ).play()
+                )
                 await runner.next()
             if not played.complete:
                 raise EpisodeFailed(in_a_line(played.error))

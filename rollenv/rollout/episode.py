@@ -18,11 +18,12 @@ from rollenv.core.env import Env
 from rollenv.core.errors import RollenvError, UsageError, describe, error_text
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
-from rollenv.rollout.calls import DeadlinePassed, StrayError, await_call
+from rollenv.rollout.group_runner import Cancellable
 from rollenv.rollout.records.health import Health, HealthRecord
 from rollenv.rollout.seats import forfeit, most_tokens, take_seat, who_filled
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
+from rollenv.rollout.watchdog import Deadline, DeadlinePassed, StrayError, Watchdog
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,11 @@ class _Lost(RollenvError):
     """An environment failed, and the episode cannot be replayed."""
 
 
+def never() -> bool:
+    """Return false: the default of the episode's callbacks."""
+    return False
+
+
 @dataclass(eq=False, slots=True)
 class Episode:
     """Plays one trajectory.
@@ -100,6 +106,10 @@ class Episode:
     views: bool
     clock: Callable[[], float]
     """Returns the event loop's time, in seconds."""
+    cancelled: Callable[[], bool] = never
+    """Returns whether the rollout has cancelled the episode."""
+    interrupted: Callable[[], bool] = never
+    """Returns whether the user pressed Ctrl-C."""
     env: WorkerEnv | None = None
     records: tuple[HealthRecord, ...] = ()
     """The health records of the environment id and of the worker."""
@@ -120,6 +130,7 @@ class Episode:
     failed_in: set[str] = field(default_factory=set)
     """Names of workers in which the episode failed."""
     since: float = field(init=False)
+    watchdog: Watchdog = field(init=False)
 
     def __post_init__(self) -> None:
         self.since = self.clock()
@@ -137,31 +148,35 @@ class Episode:
             Exception: whatever the agent raises besides its declared errors.
         """
         started = self.clock()
-        deadline = asyncio.timeout(self.limits.episode)
+        self.watchdog = Watchdog(self.limits.episode)
         try:
-            async with deadline:
-                await self._play()
+            await self._play()
         except SeatFailed as failure:
             self._forfeit(failure.seat, str(failure), failure.outcome)
         except AgentFailed as failure:
             self._fail("agent", error_text(failure) or describe(failure), "agent_failed")
         except EnvFailure as failure:
             self._fail(failure.kind, str(failure))
-        except TimeoutError:
-            if not deadline.expired():
+        except BaseException as error:
+            if self.watchdog.expired == "episode" and not self.cancelled():
+                why = f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}"
+                slowest = max(self.thought, key=self.thought.__getitem__, default=0)
+                self._fail("episode", why)
+                if self.thought.get(slowest, 0.0) > (self.clock() - started) / 2:
+                    self._forfeit(slowest, f"{why}, most of it with seat {slowest}", "agent_failed")
+            elif isinstance(error, Exception) or self._is_intended(error):
+                if isinstance(error, asyncio.CancelledError):
+                    self.trajectory.status = self.outcome = "cancelled"
                 raise
-            why = f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}"
-            slowest = max(self.thought, key=self.thought.__getitem__, default=0)
-            self._fail("episode", why)
-            if self.thought.get(slowest, 0.0) > (self.clock() - started) / 2:
-                self._forfeit(slowest, f"{why}, most of it with seat {slowest}", "agent_failed")
-        except asyncio.CancelledError:
-            self.trajectory.status = self.outcome = "cancelled"
-            raise
+            else:
+                self._fail("raised", f"{describe(error)} was raised in phase {self.phase!r}, where it is not allowed")
         finally:
+            self.watchdog.stop()
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
+        if self.watchdog.cancellation_pending() and not self.cancelled():
+            await self.watchdog.swallow_cancellation()
         return self.trajectory
 
     def _fail(self, kind: str, text: str, outcome: str = "failed") -> None:
@@ -174,6 +189,12 @@ class Episode:
     def _forfeit(self, player: int, why: str, outcome: str) -> None:
         self.outcome = outcome
         forfeit(self.trajectory, player, self.players, self.forfeit_returns, why)
+
+    def _is_intended(self, error: BaseException) -> bool:
+        """Return whether a BaseException comes from the user or the rollout and so ends more than this episode."""
+        if isinstance(error, asyncio.CancelledError):
+            return self.cancelled()
+        return isinstance(error, KeyboardInterrupt) and self.interrupted()
 
     async def _play(self) -> None:
         trajectory = self.trajectory
@@ -282,9 +303,9 @@ class Episode:
                 returned = member(session, Session, name)()
                 if name == "record":
                     self.trajectory.record = validation.json_copy(returned, "an agent's record")
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:
+                if self._is_intended(error):
+                    raise
                 logger.warning("%s: the agent's %s() raised %s", self.env_id, name, describe(error))
 
     async def _answer(self, session: Session, result: EnvResult) -> Action | None:
@@ -292,17 +313,14 @@ class Episode:
         began = self.enter("agent")
         try:
             oldest = self._version()
-            call = session.act(result.observation, result.info)
-            waits = member(session, Session, "waits")
-            answer = validation.action(await (await_call(call, self.limits.agent) if waits else call))
+            awaitable = session.act(result.observation, result.info)
+            answer = validation.action(await self._await_answer(awaitable, self.limits.agent))
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             newest = self._version()
             if oldest is not None and newest is not None:
                 _check_version(answer, oldest, newest)
             return answer
-        except asyncio.CancelledError:  # by the rollout: the agent's own stays in its call
-            raise
         except BaseException as error:
             if isinstance(session, SeatsSession):
                 raise self._blame(session, result, error) from error
@@ -327,9 +345,24 @@ class Episode:
             return error
         return table.blame(player, self._classify_agent_error("act()", error))
 
+    async def _await_answer(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+        """Await the agent or the reward function until its deadline, even if it ignores its cancellation."""
+        async with self._deadline(seconds):
+            answer = await Cancellable(awaitable, self._must_stop)
+            if self._must_stop():  # it caught its cancellation, and answered
+                raise asyncio.CancelledError
+        return answer
+
+    def _deadline(self, seconds: float | None) -> Deadline:
+        return Deadline(self.watchdog, seconds, self._is_intended, self.cancelled)
+
     def _version(self) -> int | None:
         version = member(self.agent, Agent, "version")
         return None if version is None else validation.non_negative_int(version, "the agent's version")
+
+    def _must_stop(self) -> bool:
+        """Return whether a deadline passed or the rollout cancelled the episode."""
+        return bool(self.watchdog.expired) or self.cancelled()
 
     def _classify_agent_error(self, what: str, error: BaseException) -> BaseException:
         """Convert an exception of the agent to AgentFailed, unless it ends the rollout or the episode."""
@@ -341,9 +374,9 @@ class Episode:
             return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
         if isinstance(error, EngineFailed) and not isinstance(error, EngineLost):
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
-        if isinstance(error, KeyboardInterrupt):
-            return error
         if not isinstance(error, Exception):
+            if self._is_intended(error) or self.watchdog.expired:
+                return error
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, RollenvError):
             who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"
@@ -360,8 +393,6 @@ class Episode:
         if method in ("reset", "step", "close", "spawn") or method.startswith("_"):
             raise AgentFailed(f"an agent may not call {method}() of its environment: it acts by what act() returns")
         before = self.phase
-        if before == "over":
-            raise AgentFailed(f"the episode is over, so its agent cannot call {method}() of its environment")
         answer = await self._call_env("call", method, *args)
         self.enter(before)
         return answer
@@ -419,17 +450,19 @@ class Episode:
         return first
 
     async def _ask(self, method: str, args: Sequence[Any], phase: str = "") -> Any:
-        """Call the environment, with a deadline if its worker can keep one.
+        """Call the environment, with a deadline that :class:`Deadline` tells from other cancellations.
 
         A call that hangs ends here with "hung", or with "lost" if another environment holds the whole worker. What the
-        environment itself raises is an EnvFailure already.
+        environment itself raises is an EnvFailure already, except a BaseException in this process.
         """
         assert self.env is not None
         began = self.enter(phase or method)
-        seconds = self.limits.reset if method == "reset" else self.limits.step
-        call = getattr(self.env, method)(*args)
+        seconds = None
+        if self.workers.interruptible:
+            seconds = self.limits.reset if method == "reset" else self.limits.step
         try:
-            answer = await (await_call(call, seconds) if self.workers.interruptible else call)
+            async with self._deadline(seconds):
+                answer = await getattr(self.env, method)(*args)
         except DeadlinePassed:
             failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {seconds} s")
             raise await self.env.diagnose_hang(failure) from None
@@ -467,22 +500,31 @@ class Episode:
         """
         self.enter("reward")
         last, own = self.trajectory.turns[-1], self.trajectory.own_reward
+        self.watchdog = Watchdog(None)
         try:
-            more = validation.number(await await_call(reward(self.trajectory), self.limits.reward), "a reward")
+            more = validation.number(await self._await_answer(reward(self.trajectory), self.limits.reward), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")
             self.trajectory.env_reward = own
-        except (UsageError, asyncio.CancelledError, KeyboardInterrupt):
-            raise
         except BaseException as error:
+            if self._is_intended(error) or isinstance(error, UsageError):
+                raise
             why = str(error) if isinstance(error, StrayError) else describe(error)
             if isinstance(error, DeadlinePassed):
                 why = f"it did not answer within {self.limits.reward} s"
             self._fail("reward", f"its reward could not be computed: {why}", "reward_failed")
+        finally:
+            self.watchdog.stop()
 
     def _release(self) -> None:
         env, self.env = self.env, None
-        if env is not None:
+        if env is None:
+            return
+        try:
             env.close()
+        except BaseException as error:
+            if isinstance(error, Exception) or self._is_intended(error):
+                raise
+            logger.warning("%s could not be closed: %s", self.env_id, describe(error))
 
     def enter(self, phase: str) -> float:
         """Enter a phase and return the time."""

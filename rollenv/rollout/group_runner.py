@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -103,3 +104,39 @@ def cancel_until_done(task: asyncio.Task[Any]) -> None:
     if not task.done():
         task.cancel()
         task.get_loop().call_later(GRACE, cancel_until_done, task)
+
+
+class Cancellable(Generic[T]):
+    """Awaits something that may catch its cancellation; a second cancellation closes it.
+
+    Args:
+        is_ours: returns whether the rollout cancelled; any other cancellation belongs to the awaitable.
+    """
+
+    def __init__(self, awaitable: Awaitable[T], is_ours: Callable[[], bool]):
+        self._awaitable, self._is_ours = awaitable, is_ours
+
+    def __await__(self) -> Generator[Any, None, T]:
+        coroutine = _await(self._awaitable)
+        error: BaseException | None = None
+        cancelled_before = False
+        while True:
+            try:
+                future = coroutine.send(None) if error is None else coroutine.throw(error)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            cancelled_before = cancelled_before and self._is_ours()  # an inner deadline has been dealt with inside
+            try:
+                error = None
+                yield future
+            except BaseException as caught:
+                cancelled = isinstance(caught, asyncio.CancelledError) and self._is_ours()
+                if isinstance(caught, GeneratorExit) or (cancelled and cancelled_before):
+                    with contextlib.suppress(BaseException):  # the coroutine may also catch GeneratorExit
+                        coroutine.close()
+                    raise
+                cancelled_before, error = cancelled_before or cancelled, caught
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable

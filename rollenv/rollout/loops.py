@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
+from types import FrameType
 from typing import Any, TypeVar
 
 from rollenv.core.errors import UsageError
@@ -26,6 +28,36 @@ def refuse_running_loop(instead: str) -> None:
     except RuntimeError:
         return
     raise UsageError(f"an event loop is running here, as in a notebook; use `{instead}`")
+
+
+class Interrupts:
+    """Distinguishes the user's KeyboardInterrupt from one that an environment or an agent raised."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+
+    def take(self) -> bool:
+        """Return whether the user pressed Ctrl-C."""
+        return self._waiting > 0
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Record each SIGINT before the previous handler runs."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or not callable(before):
+            yield
+            return
+        self._waiting = 0
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._waiting += 1
+            before(number, frame)
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 class Loop:

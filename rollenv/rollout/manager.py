@@ -21,7 +21,7 @@ from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.group_reward import GroupFunction, GroupReward
 from rollenv.rollout.group_runner import GroupRunner
-from rollenv.rollout.loops import Loop, ThreadLoop, refuse_running_loop
+from rollenv.rollout.loops import Interrupts, Loop, ThreadLoop, refuse_running_loop
 from rollenv.rollout.records.flight import FlightRecorder
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
@@ -92,6 +92,7 @@ class RolloutManager:
         #: Plays some groups of a batch in other processes.
         self.processes: GroupPlayer | None = None
         self._slots: asyncio.Semaphore | None = None
+        self._interrupts = Interrupts()
         self._loop: Loop | ThreadLoop = ThreadLoop(clock) if thread else Loop(clock)
         self._finalizer = weakref.finalize(self, self._loop.close)
 
@@ -336,6 +337,8 @@ class RolloutManager:
             self.health,
             self.keep_views,
             asyncio.get_running_loop().time,
+            runner.cancelled,
+            self._interrupts.take,
         )
         with self.flight.following(episode):
             try:
@@ -363,7 +366,7 @@ class RolloutManager:
         self._slots = asyncio.Semaphore(self.max_concurrent) if self.max_concurrent else None
         keeper = asyncio.create_task(self._keep_health()) if self.run_dir else None
         try:
-            with self.flight.on_signal(self.run_dir):
+            with self.flight.on_signal(self.run_dir), self._interrupts.noted():
                 yield
         finally:
             if keeper:

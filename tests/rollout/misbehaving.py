@@ -151,14 +151,12 @@ ERRORS = {
     "StopAsyncIteration": StopAsyncIteration(), "BaseExceptionGroup": BaseExceptionGroup("two", [SystemExit()]),
 }  # fmt: skip
 for error_name, error in ERRORS.items():
-    own = error_name != "KeyboardInterrupt"  # in the user's own process it is Ctrl-C
-    KINDS[f"raises-step-{error_name}"] = Kind(raises(error, "step"), "step", says=error_name, inline=own)
+    KINDS[f"raises-step-{error_name}"] = Kind(raises(error, "step"), "step", says=error_name)
 KINDS["raises-sample_random_action-Unsolvable"] = Kind(raises(Unsolvable("mine"), ""), "sample_random_action")
 for error_name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError"):
-    error, own = ERRORS[error_name], error_name != "KeyboardInterrupt"
     for phase in ("construct", "reset", "sample_random_action", "state_key"):
-        KINDS[f"raises-{phase}-{error_name}"] = Kind(raises(error, phase), phase, says=error_name, inline=own)
-    KINDS[f"raises-close-{error_name}"] = Kind(raises(error, "close"), "close", "terminated", inline=own)
+        KINDS[f"raises-{phase}-{error_name}"] = Kind(raises(ERRORS[error_name], phase), phase, says=error_name)
+    KINDS[f"raises-close-{error_name}"] = Kind(raises(ERRORS[error_name], "close"), "close", "terminated")
 
 
 def recursion(env):

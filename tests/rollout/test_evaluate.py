@@ -208,8 +208,6 @@ def counts():
 
 
 class Says(Session):
-    waits = False
-
     async def act(self, observation, info):
         return Action("x")
 
