@@ -88,7 +88,7 @@ def module_of(name: str) -> str:
 
 
 def arrows(entry_points: bool) -> dict[str, set[str]]:
-    """What each module imports or names, besides itself; a package that it names around itself holds its files."""
+    """The modules that each module imports or names, but itself and, where named, the packages around it."""
     return {
         name: (imported(nodes) | {to for to in named(nodes, entry_points) if not name.startswith(f"{to}.")}) - {name}
         for name, nodes in sources().items()

@@ -61,7 +61,7 @@ class Learner:
     ):
         self.agent, self.run = agent, RunDir(Path())
         self.about: dict[str, Any] = {}
-        """What :meth:`save` stored with the checkpoint that training continues from."""
+        """Plain data that :meth:`save` stored with the checkpoint that training continues from."""
         self.base = agent if not model else LocalAgent.load(model, plays=False)
         if not isinstance(self.base, LocalAgent):
             raise UsageError(f"{type(agent).__name__} holds no model to train: name it with model=")

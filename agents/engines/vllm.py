@@ -89,7 +89,7 @@ class Transport(Protocol):
     max_rank: int
     """Maximum rank of adapters; 0 if it gets merged weights only."""
     rank_hint: str
-    """What to do for adapters of a higher ``{rank}``."""
+    """Advice where an adapter has a higher ``{rank}``."""
     no_sleep: str
     """Why it cannot sleep; empty if it can."""
     stats: TokenCounts

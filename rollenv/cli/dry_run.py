@@ -134,10 +134,10 @@ def rows_of(config: TrainConfig) -> dict[str, int | str]:
     lengths = [len(turn.prompt_ids) + len(turn.response_ids) for group in found for t in group for turn in t.turns]
     rows: dict[str, int | str] = {"rows": len(found), "tokens of the longest": max(lengths, default=0)}
     if unusable.reasons:
-        stops = (
-            "" if batches.unusable == "drop" else "; the run would stop: set batches.unusable=drop to leave them out"
-        )
-        rows["rows that cannot be learned"] = f"{len(unusable.reasons)}, the first: {unusable.reasons[0]}{stops}"
+        about = f"{len(unusable.reasons)}, the first: {unusable.reasons[0]}"
+        if batches.unusable != "drop":
+            about += "; the run would stop: set batches.unusable=drop to leave them out"
+        rows["rows that cannot be learned"] = about
     return rows
 
 

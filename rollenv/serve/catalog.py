@@ -1,4 +1,4 @@
-"""What an index of environment packages lists, read from a folder or a web server."""
+"""Catalogues of indexes of environment packages, read from a folder or a web server."""
 
 from __future__ import annotations
 
