@@ -19,6 +19,8 @@ from rollenv.agents.engines.cpu_threads import CpuThreads
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.plugins import function_at
 from rollenv.core.wrappers.factory import with_tokenizer
+from rollenv.panels.check import Watched
+from rollenv.panels.trained import record_tasks
 from rollenv.rollout import validation
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ, rewards_of
@@ -291,6 +293,8 @@ class Trainer:
         if self.config.batches.kind != "stream":  # a stream has played since the last batch
             self._playing_since = time.perf_counter(), player.tokens
         groups = self.batches.next(metrics)
+        if self.config.eval.panel:
+            record_tasks(self.run.path, self.state.iteration, (group.task for group in groups))
         clock, tokens = self._playing_since
         self._playing_since = time.perf_counter(), player.tokens
         if self.config.batches.kind == "stored":
@@ -315,14 +319,20 @@ class Trainer:
         metrics: dict[str, float] = {}
         played: list[Trajectory] = []
         player = copy.copy(self.state.player)  # the training's player may keep playing
-        if settings.temperature is not None:
-            player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
+        panel = settings.the_panel if settings.panel else None
+        fixed: dict[str, Any] = {"temperature": settings.temperature}
+        if panel:
+            said = {"temperature": panel.protocol.temperature, "max_new_tokens": panel.protocol.max_tokens}
+            fixed |= {name: value for name, value in said.items() if value is not None}
+        if given := {name: value for name, value in fixed.items() if value is not None}:
+            player.sampling = dataclasses.replace(player.sampling, **given, routes=False)
         agent = self.opponents.evaluated(player) if self.opponents else player
         manager = self.manager.with_agent(agent, keep_views=True)
         with timed("eval", metrics):
             if held_out := getattr(self.batches, "held_out", ()):
                 metrics |= {f"eval/{name}": value for name, value in self.learner.measure(held_out).items()}
             for part in evaluated_environments(self.config, self.wrappers):
+                on_panel = Watched(panel) if panel and not part.name else None
                 result = evaluate(
                     player,
                     part.env.id,
@@ -331,7 +341,10 @@ class Trainer:
                     seed=settings.seed,
                     wrappers=part.env.wrappers,
                     options=part.env.options,
+                    tasks=on_panel.panel.tasks() if on_panel else (),
+                    k=on_panel.panel.protocol.k if on_panel else 1,
                     manager=manager,
+                    watch=on_panel,
                 )
                 played += result.trajectories
                 names: tuple[str, ...] = ("success", "low", "high", "reward", "turns", "failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
@@ -24,6 +25,7 @@ from rollenv.envs.numbered import checked_index
 
 logger = logging.getLogger(__name__)
 
+_NUMBER = re.compile(r"\d+(?:[.,/]\d+)*")
 #: Maximum size, in bits, of integers that Python converts to text (4,300 digits).
 _LONG = 14_000
 
@@ -244,6 +246,10 @@ class RowEnv(AnswerEnv):
 
     def state_key(self) -> str:
         return f"{self.idx}/{self.turn}"
+
+    def alike_key(self) -> str:
+        """The question without regard to its numbers, case and spaces."""
+        return _NUMBER.sub("#", " ".join(str(self.row[self.question_key]).casefold().split()))
 
     def _get_state(self) -> dict[str, Any]:
         return {"turn": self.turn, "idx": self.idx, "epoch": self._epoch and asdict(self._epoch)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.envs import pictures
-from rollenv.envs.game.grid import GridGame, Rewards
+from rollenv.envs.game.grid import GridGame, Rewards, same_if_turned
 
 LEGEND = "P is you, _ is ice, O a hole, G the goal, X you in a hole, √ you on the goal"
 
@@ -176,6 +176,9 @@ class FrozenLake(GridGame):
 
     def state_key(self) -> str:
         return self.render()
+
+    def alike_key(self) -> str:
+        return same_if_turned([line.split() for line in self.render().splitlines()])
 
     def _get_state(self) -> dict[str, Any]:
         return super()._get_state() | {"player": self.player, "goal": self.goal, "holes": sorted(self.holes)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,3 +218,16 @@ def register_project(project: str, *, slippery: bool, max_turns: int, actions_pe
         is_slippery=slippery,
         **shared,
     )
+
+
+def same_if_turned(rows: Sequence[Sequence[str]]) -> str:
+    """Return a text that is equal for boards that differ only in how they are turned or mirrored.
+
+    Args:
+        rows: the cells of each row, one character each.
+    """
+    views = []
+    for _ in range(4):
+        rows = list(zip(*rows[::-1], strict=True))  # a quarter turn
+        views += ["\n".join(map("".join, rows)), "\n".join("".join(row[::-1]) for row in rows)]
+    return min(views)

@@ -275,6 +275,10 @@ class WebShopEnv(Env):
         index = [self.goal.number, view.page, view.keywords, view.number, view.product, view.options, visited]
         return json.dumps(index, sort_keys=True)
 
+    def alike_key(self) -> str:
+        """The instruction without its price limit."""
+        return self.goal.instruction.partition(", and price lower than")[0]
+
     def sample_random_action(self) -> str:
         """Return a click on an element of the page, or, rarely, a search for words of the instruction."""
         if not self._page:

@@ -103,7 +103,7 @@ def progress_bar(*, transient: bool = True, room: int = 110) -> Progress:
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int, str], None]]:
+def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Show a bar until the block ends, or a line now and then; yields a function of what is done, and a remark."""
     ticker, bar = Ticker(what, total), progress_bar()
     task = bar.add_task(what, total=total, more="")

@@ -21,6 +21,7 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import chat_role_of, shown
 from rollenv.agents.prompts.step import as_text
 from rollenv.cli.common import console, print_table
+from rollenv.core.arguments import toml_value
 from rollenv.core.env import Env
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.pictures import pictures
@@ -273,7 +274,7 @@ def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> l
     if key in idle:
         return []
     if not isinstance(value, BaseModel):
-        return [] if value == default else [f"{key} = {_toml(value)}"]
+        return [] if value == default else [f"{key} = {toml_value(value)}"]
     same = type(value) is type(default)
     lines = []
     for name, field in type(value).model_fields.items():
@@ -282,19 +283,7 @@ def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> l
         if not same and (union := union_of(key)) and name == union.tag:
             known = None  # the choice itself is shown
         lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known, idle)
-    return lines + [f"{key}.{name} = {_toml(own)}" for name, own in (value.model_extra or {}).items()]
-
-
-def _toml(value: Any) -> str:
-    """Return a value as TOML on one line; None, which TOML lacks, is left out."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
-    if isinstance(value, dict):
-        given = (f"{json.dumps(str(key))} = {_toml(one)}" for key, one in value.items() if one is not None)
-        return "{ " + ", ".join(given) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    return lines + [f"{key}.{name} = {toml_value(own)}" for name, own in (value.model_extra or {}).items()]
 
 
 def tokens_together(

@@ -27,9 +27,12 @@ from rollenv.cli.common import (
 from rollenv.cli.options import with_options
 from rollenv.cli.playing import EvalFolder, PlayOptions, playing, tasks_before, totals
 from rollenv.core.errors import UsageError
+from rollenv.core.trust import TRUST_HELP
+from rollenv.core.version import __version__
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
+    from rollenv.panels import Panel
     from rollenv.rollout.evaluate import Evaluation
     from rollenv.rollout.types import Trajectory
     from rollenv.trainers.config.run import AnyPrompt
@@ -57,7 +60,8 @@ _FAILURES = {
 @with_options
 def command(
     env: str = typer.Argument(
-        help="Environment id; see `rollenv list`. Or a file or folder of questions.", autocompletion=completion.ids
+        help="Environment id; see `rollenv list`. Or a file or folder of questions, or a panel (`rollenv panel list`).",
+        autocompletion=completion.ids,
     ),
     settings: list[str] = typer.Argument(
         None, metavar="[ID|KEY=VALUE]...", help="Further environments, and arguments of all of them."
@@ -69,16 +73,21 @@ def command(
         metavar="N|all",
         help="Number of tasks, or all of a data set; with --resume it may grow. Default: all of a data set, else 100.",
     ),
-    k: int = typer.Option(1, "-k", min=1, help="Episodes per task, for pass@k and pass^k."),
+    k: int | None = typer.Option(None, "-k", min=1, help="Episodes per task, for pass@k and pass^k. Default: 1."),
     prompt: list[str] = typer.Option(None, "--prompt", metavar="KEY=VALUE|RECIPE", help=PROMPT_HELP),
-    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
+    seed: int | None = typer.Option(
+        None, "--seed", "-s", min=0, help="Seed of the first task; the others count up. Default: 0."
+    ),
     wrappers: str = typer.Option("", "--wrappers", help="Wrappers around the environment, such as python_tool,concat."),
     tokenizer: str = typer.Option("", "--tokenizer", help="Tokenizer folder for chat wrappers. Default: the model's."),
+    trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
     *,
     play: PlayOptions,
     options: AgentOptions,
 ) -> None:
     """Play seeded tasks and report success, pass@k and pass^k with their 95 % intervals.
+
+    A panel fixes the tasks and how they are played; its results carry its hash, and `rollenv panel verify` checks them.
 
     Several ids are played one after the other, each in its own folder below --out, with a table of all.
 
@@ -86,17 +95,30 @@ def command(
     """
     from rollenv.core.registry import named_wrappers, spec
     from rollenv.core.wrappers.factory import with_tokenizer
+    from rollenv.panels import is_panel, load_panel
+    from rollenv.panels.check import Watched
+    from rollenv.panels.verify import seal
     from rollenv.rollout.evaluate import evaluate
 
     ids = list(dict.fromkeys([env, *(text for text in settings or () if "=" not in text)]))
     given = key_values(text for text in settings or () if "=" in text)
+    panel = None
+    if is_panel(env):
+        panel = load_panel(env, trust=trust)
+        given_too = [*(settings or ())] + ["-n"] * bool(n) + ["--seed"] * (seed is not None)
+        given_too += ["--wrappers"] * bool(wrappers)
+        k, options = _fixed(panel, k, options, given_too)
+    k, seed = k or 1, seed or 0
     if prompt and not agent.startswith("local:"):
         raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
     model = model_of(agent)
     tokenizer = tokenizer or (str(newest_checkpoint(Path(model))) if model else "")
     around = with_tokenizer(named_wrappers(wrappers), tokenizer)
     # an unknown id, a wrong setting or prompt, and another evaluation in a folder fail before a model is loaded
-    plans = _plans(_places(ids, play.out), given, n, play, try_each=len(ids) > 1 and "://" not in play.workers)
+    if panel:
+        plans = [_Plan(panel.name, {}, play, len(panel.members), panel)]
+    else:
+        plans = _plans(_places(ids, play.out), given, n, play, try_each=len(ids) > 1 and "://" not in play.workers)
     form = None
     if prompt:
         from rollenv.trainers.config import load_prompt
@@ -112,7 +134,7 @@ def command(
     common = {"agent": agent, "k": k, "seed": seed, "temperature": options.temperature}
     common |= {name: value for name, value in optional.items() if value}
     folders = [plan.begin(common, model_of(options.model or agent)) for plan in plans]
-    answer_tokens = max(spec(plan.env).answer_tokens for plan in plans)
+    answer_tokens = max(spec(env_id).answer_tokens for plan in plans for env_id in plan.env_ids)
     player: Agent | None = None
     results, every = [], []
     for plan, folder in zip(plans, folders, strict=True):
@@ -120,10 +142,16 @@ def command(
         if player is None or not model:  # a model is loaded once; other agents count what each evaluation cost
             player = make_agent(agent, options, answer_tokens=answer_tokens)
         if form:
-            _set_prompt(player, form, env, kwargs, around)
+            _set_prompt(player, form, plan.env_ids[0], kwargs, around)
         with playing(env, plan.n * k, player, options, plan.play, folder) as opened:
-            result = evaluate(player, env, kwargs, n=plan.n, k=k, seed=seed, wrappers=around, **opened)
+            if panel:
+                opened["watch"] = Watched(panel, opened["watch"])
+                result = evaluate(player, env, tasks=panel.tasks(), k=k, **opened)
+            else:
+                result = evaluate(player, env, kwargs, n=plan.n, k=k, seed=seed, wrappers=around, **opened)
         numbers = {**plan.about(common), **result.to_dict(), **totals(player)}
+        if panel and plan.play.out:
+            numbers["seal"] = seal(plan.play.out, numbers)
         plan.play.save(numbers)
         if not play.json:
             _print(result, agent)
@@ -146,10 +174,17 @@ class _Plan:
     kwargs: dict[str, Any]
     play: PlayOptions
     n: int
+    panel: Panel | None = None
+
+    @property
+    def env_ids(self) -> list[str]:
+        """The ids of its environments."""
+        return [part.env for part in self.panel.parts] if self.panel else [self.env]
 
     def about(self, common: dict[str, Any]) -> dict[str, Any]:
         """Return what the numbers are of."""
-        return {"env": self.env, "kwargs": self.kwargs, "n": self.n, **common}
+        fixed = {"panel": self.panel.identity, "rollenv": __version__} if self.panel else {}
+        return {"env": self.env, "kwargs": self.kwargs, "n": self.n, **common, **fixed}
 
     def begin(self, common: dict[str, Any], model: str) -> EvalFolder | None:
         """Begin or continue the folder."""
@@ -157,8 +192,27 @@ class _Plan:
 
         if self.play.out is None:
             return None
-        prints = {"rows": row_fingerprints(self.env, self.kwargs, self.n), "model": model_fingerprint(model)}
+        rows = [] if self.panel else row_fingerprints(self.env, self.kwargs, self.n)  # a panel has its own hash
+        prints = {"rows": rows, "model": model_fingerprint(model)}
         return self.play.begin(self.about(common) | {k: v for k, v in prints.items() if v})
+
+
+def _fixed(panel: Panel, k: int | None, options: AgentOptions, given_too: Sequence[str]) -> tuple[int, AgentOptions]:
+    """Return episodes per task and options as a panel fixes them; what it leaves open stays as it was given."""
+    protocol = panel.protocol
+    pairs = (
+        ("-k", k, protocol.k),
+        ("--temperature", options.temperature, protocol.temperature),
+        ("--max-tokens", options.max_tokens, protocol.max_tokens),
+    )
+    wrong = [*given_too, *(name for name, own, said in pairs if said is not None and own not in (None, said))]
+    if wrong:
+        raise UsageError(
+            f"{panel.name} fixes what {wrong[0]} would change: leave it away, or make a panel of your own "
+            "(`rollenv panel make`)"
+        )
+    fixed = protocol.model_dump(exclude_none=True)
+    return fixed.pop("k"), dataclasses.replace(options, **fixed)
 
 
 def _plans(

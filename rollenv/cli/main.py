@@ -31,6 +31,7 @@ from rollenv.cli import (
     install,
     list,
     new,
+    panel,
     play,
     probe,
     publish,
@@ -122,7 +123,10 @@ _COMMANDS = {
 }
 for _name, _module in _COMMANDS.items():
     app.command(_name)(_prepared(_module.command))
-for _name, _function in load_all(GROUP, _COMMANDS).items():
+for _name, _function in panel.commands().items():
+    panel.app.command(_name)(_prepared(_function))
+app.add_typer(panel.app, name="panel")
+for _name, _function in load_all(GROUP, {*_COMMANDS, "panel"}).items():
     try:
         _alone = typer.Typer()
         _alone.command(_name)(_prepared(_function))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import inspect
+import json
 import os
 import tomllib
 import types
@@ -27,6 +28,18 @@ def value_of(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return os.path.expanduser(text)
+
+
+def toml_value(value: Any) -> str:
+    """Write a value, or a section of settings, as TOML on one line; None, which TOML lacks, is left out."""
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json")
+    if isinstance(value, dict):
+        given = (f"{json.dumps(str(key))} = {toml_value(one)}" for key, one in value.items() if one is not None)
+        return "{ " + ", ".join(given) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def checked_arguments(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

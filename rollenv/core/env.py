@@ -235,6 +235,14 @@ class Env(gymnasium.Env[str, str]):
         """The current state as text, for people."""
         return ""
 
+    def alike_key(self) -> str:
+        """Return, after a reset, a text that is equal for tasks that are alike: who trained on one knows the other.
+
+        So are the same goal with another seed, a board that is turned or mirrored, a question with other numbers. By
+        default only equal tasks are alike. :mod:`rollenv.panels` keeps what is alike out of training.
+        """
+        return ""
+
     def close(self) -> None:
         """Release every resource; calling it again does nothing."""
 

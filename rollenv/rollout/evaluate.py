@@ -87,6 +87,7 @@ def evaluate(
     seed: int = 0,
     wrappers: dict[str, dict[str, Any]] | None = None,
     options: dict[str, Any] | None = None,
+    tasks: Sequence[Task] = (),
     manager: RolloutManager | None = None,
     played: Iterable[Trajectory] = (),
     seconds: float = 0.0,
@@ -98,6 +99,7 @@ def evaluate(
 
     Args:
         n: number of tasks; by default all of a data set, and 100 generated tasks.
+        tasks: the tasks, such as a panel's, instead of those that the arguments before describe; ``env_id`` names them.
         k: episodes of each task; they start in the same state and differ in the agent's random numbers.
         played: episodes of an earlier, unfinished evaluation; only those that failed are played again.
         seconds: duration of the episodes in ``played``, to which the time of the others is added.
@@ -106,7 +108,7 @@ def evaluate(
     started = time.perf_counter()
     if k < 1:
         raise UsageError(f"k must be at least 1, got {k}")
-    tasks = tasks_of(env_id, kwargs, n, seed, wrappers, options)
+    tasks = tasks or tasks_of(env_id, kwargs, n, seed, wrappers, options)
     trajectories, rest = to_play(tasks, k, played)
     if manager is None:
         with RolloutManager(agent) as plain:
@@ -129,10 +131,10 @@ def to_play(
     Returns:
         All episodes, the ``k`` of a task next to each other, and those still to be played.
     """
-    known = {(_task_key(t.task), t.member): t for t in played if t.complete}
+    known = {(key_of(t.task), t.member): t for t in played if t.complete}
     trajectories, rest = [], []
     for number, task in enumerate(tasks):
-        key = _task_key(task) if known else ""
+        key = key_of(task) if known else ""
         for member in range(k):
             earlier = known.get((key, member))
             trajectories.append(earlier or Trajectory(task, group=number, member=member))
@@ -141,7 +143,7 @@ def to_play(
     return trajectories, rest
 
 
-def _task_key(task: Task) -> str:
+def key_of(task: Task) -> str:
     """Return a text that is equal for equal tasks, even if one was read from a file."""
     return json.dumps([task.env_id, task.seed, task.kwargs, task.options], sort_keys=True, default=str)
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from rollenv.agents.tiny.settings import TinySize, WarmUp
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.plugins import entry_points
+from rollenv.panels import Panel, load_panel
 from rollenv.rollout.filters import mean_between, varied
 from rollenv.rollout.types import Group
 from rollenv.rollout.workers.factory import workers_of
@@ -355,6 +356,9 @@ class EvalPart(Section):
 class EvalConfig(Section):
     """Evaluation during training, on fixed seeds that are never trained on."""
 
+    panel: str = ""
+    """A panel (`rollenv panel list`) or its file, in place of ``kwargs``, ``episodes`` and ``seed``: its tasks are
+    evaluated, and what is alike them is kept out of training."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the evaluation environments."""
     episodes: int = Field(500, ge=1)
@@ -368,6 +372,21 @@ class EvalConfig(Section):
     numbers by name; called in every evaluation, as eval/NAME."""
     parts: list[EvalPart] = Field(default_factory=list)
     """Further environments besides ``env``, with metrics such as eval/NAME/success."""
+
+    @property
+    def the_panel(self) -> Panel:
+        """The panel of the name or file; the user named it, and so what its file names."""
+        return load_panel(self.panel, trust=True)
+
+    @field_validator("panel")
+    @classmethod
+    def _there(cls, panel: str) -> str:
+        if panel:
+            try:
+                load_panel(panel, trust=True)
+            except RollenvError as error:
+                raise ValueError(str(error)) from error
+        return panel
 
     @field_validator("parts")
     @classmethod

@@ -19,6 +19,7 @@ from rollenv.trainers.config.tasks import (
     PoolConfig,
     RowsConfig,
 )
+from rollenv.trainers.sources.apart import Apart, refuse_members
 from rollenv.trainers.sources.base import TaskSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.mixture import MixtureSource
 from rollenv.trainers.sources.success_aware import SuccessAware
@@ -28,7 +29,12 @@ from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource,
 def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
     """Create the task source of a run."""
     env = config.env.model_copy(update={"wrappers": wrappers})
-    return _source(env, config.tasks, config.seed, config.model.tokenizer)
+    source = _source(env, config.tasks, config.seed, config.model.tokenizer)
+    if not config.eval.panel:
+        return source
+    panel = config.eval.the_panel
+    refuse_members(config.env, config.tasks, panel)
+    return Apart(source, panel)
 
 
 def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskSource:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollenv.core.errors import EpisodeOver, Unsolvable, UsageError
 from rollenv.envs import pictures
-from rollenv.envs.game.grid import GridGame, Rewards
+from rollenv.envs.game.grid import GridGame, Rewards, same_if_turned
 from rollenv.envs.game.sokoban.board import DIRECTIONS, Board, BoardState, bits
 from rollenv.envs.game.sokoban.levels import Level, Rules, generate, load_levels
 from rollenv.envs.game.sokoban.solver import Solver
@@ -37,7 +37,7 @@ class Sokoban(GridGame):
             episode with -0.1), ``ragen`` (-0.1 a move, 1 for a box on its target, 10 when solved, -0.1 for a malformed
             action, which does not end the episode) or ``roll`` (the same with -0.15).
         min_moves: minimum length of the shortest solution, or (low, high) to draw it for each level.
-        split: ``train`` and ``test`` never share a room (walls and targets); ``all`` is both.
+        split: ``train`` and ``test`` never share a room (walls and targets), turned or mirrored; ``all`` is both.
         levels: a Boxoban file or folder to draw levels from instead of generating them.
 
     ``reset(options={"index": i})`` plays the i-th level of ``levels``.
@@ -239,6 +239,9 @@ class Sokoban(GridGame):
 
     def state_key(self) -> str:
         return f"{self.board.walls:x}.{self.board.targets:x}.{self.state.boxes:x}.{self.state.player}"
+
+    def alike_key(self) -> str:
+        return same_if_turned(self.board.rows(self.state))
 
     def _get_state(self) -> dict[str, Any]:
         board = self.board

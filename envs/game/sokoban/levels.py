@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.game.sokoban.board import Board, BoardState, bits, parse_level, reached
+from rollenv.envs.game.grid import same_if_turned
+from rollenv.envs.game.sokoban.board import WALL, Board, BoardState, bits, parse_level, reached
 from rollenv.envs.game.sokoban.solver import solve
 from rollenv.envs.splits import in_split
 
@@ -37,7 +38,8 @@ class Rules:
     """Constraints on generated levels.
 
     ``max_moves`` bounds the known solution. ``min_moves`` bounds the shortest solution from below; above 1, every level
-    is solved to check it. ``split`` separates the rooms (walls and targets) of "train" and "test".
+    is solved to check it. ``split`` separates the rooms (walls and targets, however turned) of "train" and
+    "test".
     """
 
     height: int
@@ -54,9 +56,11 @@ def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
         board, cells = _room(rules, random)
         if board is None:
             continue
-        name = f"{board.height},{board.width},{board.walls:x},{board.targets:x}"
-        if not in_split(name, rules.split, TEST_SHARE):
-            continue
+        if rules.split != "all":
+            rows = board.rows(BoardState(0, 0))
+            rows[0][0] = WALL  # not the player, whom the room does not have yet
+            if not in_split(same_if_turned(rows), rules.split, TEST_SHARE):
+                continue
         player = cells[rules.boxes]
         level = _play_backwards(board, player, rules.max_moves, random)
         if level is None:

@@ -1,0 +1,91 @@
+"""New panels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import spec
+from rollenv.panels.check import DRAWS, training_keys
+from rollenv.panels.identity import identities
+from rollenv.panels.panel import Member, Panel, Part, Protocol
+from rollenv.rollout.evaluate import tasks_of
+from rollenv.rollout.types import Task
+
+#: Seeds that are tried for each member before there are said to be too few different tasks.
+_TRIES = 50
+
+
+def draw_part(
+    env_id: str,
+    n: int | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    training: Mapping[str, Any] | None = None,
+    alike: bool = False,
+    draws: int = DRAWS,
+    watch: Callable[[int], object] = lambda done: None,
+) -> tuple[Part, list[Member]]:
+    """Choose the members of one environment: the first of a data set in its order, or those of ascending seeds.
+
+    A task that is alike an earlier one, or one for training, is passed over.
+
+    Args:
+        n: number of members; None for all of a data set.
+        seed: seed of the first; the others are above it.
+        training: constructor arguments of training tasks; None if there are none.
+        alike: keep what is alike, as a published split does.
+        draws: number of training tasks to compare with where they have no end.
+        watch: called with the number of members so far.
+
+    Raises:
+        UsageError: there are fewer different tasks.
+    """
+    kwargs, indexed = dict(kwargs or {}), spec(env_id).indexed
+    if n is None and not indexed:
+        raise UsageError(f"{env_id} draws its tasks from the seed, without end; say how many with -n")
+    if n is not None and n < 1:
+        raise UsageError(f"a panel has at least one member, got {n}")
+    taken: set[str] = set()
+    if training is not None and not alike:
+        taken.update(training_keys(env_id, training, draws))
+    members: list[Member] = []
+    tasks = _candidates(env_id, kwargs, seed, indexed, n)
+    for task, found in zip(*_twice(tasks), strict=False):
+        if found.alike in taken and not alike:
+            continue
+        taken.add(found.alike)
+        members.append(Member(task.seed, task.options.get("index"), found.shows, found.decides))
+        watch(len(members))
+        if len(members) == n:
+            break
+    if n is not None and len(members) < n:
+        rest = "" if alike else " that are not alike each other or a task for training"
+        raise UsageError(f"{env_id} has {len(members)} tasks{rest}, fewer than {n}; lower -n")
+    part = Part(env=env_id, members=len(members), kwargs=kwargs, training=None if training is None else dict(training))
+    return part, members
+
+
+def _twice(tasks: Iterator[Task]) -> tuple[Iterator[Task], Iterator[Any]]:
+    first, second = itertools.tee(tasks)
+    return first, identities(second)
+
+
+def _candidates(env_id: str, kwargs: dict[str, Any], seed: int, indexed: bool, n: int | None) -> Iterator[Task]:
+    if indexed:
+        return iter(tasks_of(env_id, kwargs, None, seed))
+    return (Task(env_id, each, kwargs) for each in range(seed, seed + _TRIES * (n or 1)))
+
+
+def assemble(
+    name: str,
+    drawn: Sequence[tuple[Part, Sequence[Member]]],
+    protocol: Protocol | None = None,
+    **about: Any,
+) -> Panel:
+    """Put parts together to a panel; ``about`` are further fields of :class:`~rollenv.panels.panel.Panel`."""
+    members = [member for _, each in drawn for member in each]
+    return Panel(name, [part for part, _ in drawn], members, protocol or Protocol(), **about)

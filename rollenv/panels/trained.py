@@ -1,0 +1,57 @@
+"""The tasks that a run has trained on: a file of its folder, by which they are counted against a panel."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from rollenv.core.errors import UsageError
+from rollenv.rollout.evaluate import key_of
+from rollenv.rollout.records.storage import json_lines
+from rollenv.rollout.types import Task
+
+FILE = "tasks.jsonl"
+
+
+def record_tasks(folder: Path, iteration: int, tasks: Iterable[Task]) -> None:
+    """Append the tasks of an iteration."""
+    with open(folder / FILE, "a", encoding="utf-8") as file:
+        for task in tasks:
+            file.write(json.dumps([iteration, task.env_id, task.seed, task.kwargs, task.options]) + "\n")
+
+
+def trained_tasks(folder: Path) -> list[Task]:
+    """Return each task that a run has trained on, once.
+
+    Raises:
+        UsageError: the run has not kept them.
+        StorageError: a line is damaged.
+    """
+    file = folder / FILE
+    if not file.exists():
+        raise UsageError(f"{folder} has no {FILE}: runs keep the tasks they train on if eval.panel names a panel")
+    found: dict[str, Task] = {}
+    for where, row in json_lines(file):
+        try:
+            _, env_id, seed, kwargs, options = row
+            task = Task(env_id, seed, kwargs, {}, options)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{where} is no task: {error}") from error
+        found.setdefault(key_of(task), task)
+    return list(found.values())
+
+
+def panel_of_run(folder: Path) -> str:
+    """Return the name of the panel that a run was evaluated on.
+
+    Raises:
+        UsageError: it was evaluated on none.
+    """
+    try:
+        name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["eval"]["panel"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = ""
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{folder} was evaluated on no panel; name one with --panel")
+    return name

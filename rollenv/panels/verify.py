@@ -1,0 +1,157 @@
+"""Verification of a result on a panel: a folder that `rollenv eval PANEL --out` wrote.
+
+It is counted anew from the stored episodes, and the episodes are played again with their stored actions. The seal is a
+hash over all files of the result: it finds a change that nobody meant to hide. It is no signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollenv.core.errors import UsageError
+from rollenv.panels.check import name_of
+from rollenv.panels.identity import shown_in
+from rollenv.panels.panel import Panel, task_of
+from rollenv.rollout.evaluate import key_of, success_rates
+from rollenv.rollout.records.storage import read
+from rollenv.rollout.records.stored import StoredEpisode
+from rollenv.rollout.regrade import regrade
+from rollenv.rollout.types import Trajectory
+from rollenv.rollout.workers.base import Workers
+
+SETTINGS, EPISODES, RESULT = "eval.json", "episodes.jsonl", "result.json"
+#: Keys of the settings that change while an evaluation runs.
+_CHANGING = ("seconds", "open")
+#: Settings that eval.json and result.json both have.
+_COMMON = ("agent", "panel", "k", "n", "temperature", "max_tokens", "system", "policy")
+
+
+def seal(folder: Path, numbers: Mapping[str, Any]) -> str:
+    """Return the seal of a result: SHA-256 over its settings, episodes and numbers."""
+    settings = {key: value for key, value in _json(folder / SETTINGS).items() if key not in _CHANGING}
+    numbers = {key: value for key, value in numbers.items() if key != "seal"}
+    parts = hashlib.sha256(json.dumps([settings, json.loads(json.dumps(numbers))], sort_keys=True).encode())
+    with open(folder / EPISODES, "rb") as file:
+        while block := file.read(1 << 20):
+            parts.update(block)
+    return parts.hexdigest()
+
+
+def verify(
+    folder: Path,
+    panel: Panel,
+    workers: Workers | None = None,
+    *,
+    replays: int | None = None,
+    watch: Callable[[int], object] = lambda done: None,
+) -> list[str]:
+    """Return sentences about what is wrong with a result; none if it is what it says.
+
+    Args:
+        workers: where the episodes are played again.
+        replays: number of episodes to play again, at equal distances; None for all.
+        watch: called with the number of episodes played again.
+
+    Raises:
+        UsageError: the folder holds no result on this panel.
+    """
+    settings, result = _json(folder / SETTINGS), _json(folder / RESULT)
+    problems = []
+    if settings.get("panel") != panel.identity:
+        raise UsageError(f"{folder} holds a result on {settings.get('panel')}, not on {panel.identity}")
+    for key in _COMMON:
+        if settings.get(key) != result.get(key):
+            problems.append(f"{SETTINGS} says {key}={settings.get(key)!r}, {RESULT} says {result.get(key)!r}")
+    if result.get("seal") != seal(folder, result):
+        problems.append(f"the seal in {RESULT} is not that of the files: at least one of them was changed afterwards")
+    k = int(settings.get("k", 1))
+    episodes = list(read(folder / EPISODES))
+    problems += _count(panel, k, episodes, result)
+    keys = {key_of(task) for task in panel.tasks()}
+    problems += _replayed([t for t in episodes if replayable(t) and key_of(t.task) in keys], workers, replays, watch)
+    return problems
+
+
+def _count(panel: Panel, k: int, episodes: Sequence[Trajectory], result: Mapping[str, Any]) -> Iterator[str]:
+    """Compare the stored episodes with the members, and the numbers with the episodes."""
+    place = {key_of(task_of(part, member)): at for at, (part, member) in enumerate(panel.placed())}
+    names = [name_of(part, member, at) for at, (part, member) in enumerate(panel.placed())]
+    strangers = [t for t in episodes if key_of(t.task) not in place]
+    if strangers:
+        yield f"{len(strangers)} episodes are of no member; the first has {strangers[0].task}"
+    own = [t for t in episodes if key_of(t.task) in place]
+    complete = Counter((place[key_of(t.task)], t.member) for t in own if t.complete)
+    if twice := [at for (at, _), times in complete.items() if times > 1]:
+        yield f"{len(twice)} episodes are stored twice; the first is of {names[twice[0]]}"
+    last = {(place[key_of(t.task)], t.member): t for t in sorted(own, key=lambda t: t.complete)}
+    if lacking := [at for at in range(len(names)) for member in range(k) if (at, member) not in last]:
+        yield f"{len(lacking)} episodes are missing; the first is of {names[lacking[0]]}"
+    for (at, _), trajectory in last.items():
+        if shown_in(trajectory) not in (None, panel.members[at].shows):
+            yield f"{names[at]} began with another text than the panel's task"
+            break
+    counted = [last[key] for key in sorted(last)]
+    if len(counted) == len(names) * k:
+        graded = [t for t in counted if t.failure != "user"]
+        numbers = {
+            "success": success_rates(counted, k)[1][0],
+            "reward": sum(t.own_reward for t in graded) / max(1, len(graded)),
+            "failed": sum(t.status == "failed" for t in counted),
+        }
+        for name, value in numbers.items():
+            said = result.get(name)
+            if not isinstance(said, int | float) or not math.isclose(said, value, rel_tol=1e-9, abs_tol=1e-12):
+                yield f"{RESULT} says {name}={said}, the episodes have {value}"
+
+
+def _replayed(
+    episodes: Sequence[Trajectory], workers: Workers | None, replays: int | None, watch: Callable[[int], object]
+) -> Iterator[str]:
+    """Play episodes again with their stored actions and compare rewards and ends."""
+    step = max(1, len(episodes) // replays) if replays else 1
+    chosen = [] if replays == 0 else episodes[::step][:replays]
+    # the tasks are the panel's, whose names the reader has trusted by naming it
+    each = regrade((StoredEpisode(t) for t in chosen), workers, trust=True)
+    differing = []
+    for number, regraded in enumerate(each, 1):
+        watch(number)
+        if regraded.kind != "same":
+            task = regraded.old.trajectory.task
+            differing.append(f"{task.env_id}, seed {task.seed}, {task.options}: {regraded.reason}")
+    if differing:
+        yield f"{len(differing)} of {len(chosen)} episodes that were played again differ; the first: {differing[0]}"
+
+
+def replayable(trajectory: Trajectory) -> bool:
+    """Return whether an episode can be played again: not one of several players, or of a program."""
+    return trajectory.complete and not trajectory.record and not any(turn.rewards for turn in trajectory.turns)
+
+
+def result_panel(folder: Path) -> dict[str, Any] | None:
+    """Return the identity of the panel that a result is of; None if it is of none.
+
+    Raises:
+        UsageError: the folder holds no evaluation.
+    """
+    found = _json(folder / SETTINGS).get("panel")
+    return found if isinstance(found, dict) else None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}; a result is a folder of `rollenv eval --out`"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is damaged: {error}") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{file} is damaged: it holds no settings")
+    return data

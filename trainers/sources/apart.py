@@ -1,0 +1,93 @@
+"""Training tasks apart from those of the panel that a run is evaluated on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import spec
+from rollenv.panels import Panel
+from rollenv.panels.check import name_of
+from rollenv.panels.identity import Identifier, identities
+from rollenv.panels.panel import task_of
+from rollenv.rollout.evaluate import tasks_of
+from rollenv.rollout.types import Group, Task
+from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, training_environments
+from rollenv.trainers.sources.base import TaskSource
+
+#: Tasks that are passed over in a row before there are said to be no others.
+_MOST = 10_000
+
+
+class Apart(Iterator[Task]):
+    """The tasks of a source, but for those that are alike a panel's member.
+
+    Environments that the panel does not have are not looked at; the others are begun once more for every task.
+    """
+
+    def __init__(self, source: TaskSource, panel: Panel):
+        self.source, self.panel, self.passed_over = source, panel, 0
+        self._members = {each.alike for each in identities(panel.tasks())}
+        self._classes = {spec(part.env).entry_point for part in panel.parts}
+        self._identifier = Identifier()
+
+    def __next__(self) -> Task:
+        for _ in range(_MOST):
+            task = next(self.source)
+            if spec(task.env_id).entry_point not in self._classes:
+                return task
+            if self._identifier.identify(task).alike not in self._members:
+                return task
+            self.passed_over += 1
+        raise UsageError(
+            f"{_MOST} tasks for training in a row are alike members of {self.panel.name}: there are no others"
+        )
+
+    def record(self, task: Task, group: Group) -> None:
+        self.source.record(task, group)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.source.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.source.load_state_dict(state)
+
+    def metrics(self) -> dict[str, float]:
+        return {**self.source.metrics(), "passed_over": self.passed_over}
+
+
+def refuse_members(env: EnvConfig, tasks: AnyTasks, panel: Panel) -> None:
+    """Compare the tasks for training with a panel, before anything begins.
+
+    Raises:
+        UsageError: a data set for training has tasks that are, or are alike, members; or generated tasks are drawn
+            from the panel's own split.
+    """
+    for trained, _ in training_environments(env, tasks):
+        parts = [part for part in panel.parts if spec(part.env).entry_point == spec(trained.id).entry_point]
+        if not parts:
+            continue
+        if not spec(trained.id).indexed:
+            own = {part.kwargs.get("split", spec(part.env).kwargs.get("split")) for part in parts} - {None, "all"}
+            split = trained.kwargs.get("split", spec(trained.id).kwargs.get("split"))
+            if split in own:
+                raise UsageError(
+                    f"{trained.id} with split={split} would train on what {panel.name} tests: set env.kwargs.split to "
+                    "another one"
+                )
+            continue
+        members = {
+            found.alike: name_of(part, member, number)
+            for number, ((part, member), found) in enumerate(
+                zip(panel.placed(), identities(task_of(*one) for one in panel.placed()), strict=True)
+            )
+        }
+        rows = tasks_of(trained.id, trained.kwargs)
+        alike = [(row, members[found.alike]) for row, found in enumerate(identities(rows)) if found.alike in members]
+        if len(alike) > panel.alike_in_training:
+            row, name = alike[0]
+            raise UsageError(
+                f"{len(alike)} of {len(rows)} tasks for training ({trained.id}) are, or are alike, members of "
+                f"{panel.name}; the first is row {row}, like {name}. Train on another split, or take another panel"
+            )
