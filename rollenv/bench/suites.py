@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from rollenv.core.env_spec import EnvSpec, load_entry_point, takes
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.plugins import load_all
 from rollenv.core.registry import list_envs, spec
+from rollenv.panels import Panel
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 
@@ -52,6 +54,8 @@ class Part:
 
     env_id: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    fixed: tuple[Task, ...] = ()
+    """Its tasks, if they are a panel's."""
 
     @property
     def category(self) -> str:
@@ -64,6 +68,8 @@ class Part:
         Args:
             n: at most so many; None for all of a data set and 100 of what is generated.
         """
+        if self.fixed:
+            return list(self.fixed)
         kwargs = dict(self.kwargs)
         if n is not None and spec(self.env_id).indexed:
             return tasks_of(self.env_id, kwargs, None, seed)[:n]
@@ -119,6 +125,13 @@ def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "")
         if each.missing
     }
     return Suite(name, known[name].about, parts, missing)
+
+
+def suite_of(panel: Panel) -> Suite:
+    """Return a panel as a suite: a category for each of its parts."""
+    tasks = iter(panel.tasks())
+    each = ((part, tuple(itertools.islice(tasks, part.members))) for part in panel.parts)
+    return Suite(panel.name, panel.about, tuple(Part(part.env, part.kwargs, fixed) for part, fixed in each))
 
 
 def _is_for_training(env_id: str) -> bool:

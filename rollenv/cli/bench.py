@@ -23,10 +23,11 @@ from rollenv.cli.common import (
     print_table,
     progress_console,
 )
-from rollenv.cli.eval import print_failures
+from rollenv.cli.eval import fixed_by, print_failures
 from rollenv.cli.options import with_options
 from rollenv.cli.playing import FINGERPRINTS, SETTINGS_FILE, EvalFolder, PlayOptions, playing, totals, writes
 from rollenv.core.errors import UsageError
+from rollenv.core.version import __version__
 
 if TYPE_CHECKING:
     from rollenv.bench import Benchmark, Suite
@@ -38,7 +39,7 @@ def command(
     names: list[str] = typer.Argument(
         None,
         metavar="SUITE [KEY=VALUE]... | compare FOLDER FOLDER",
-        help="A suite (see --list) or an environment id, with constructor arguments; or two runs to compare.",
+        help="A suite (see --list), a panel or an environment id with arguments; or two runs to compare.",
     ),
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     calls: str = typer.Option(
@@ -49,8 +50,10 @@ def command(
     n: int | None = typer.Option(
         None, "-n", min=1, help="Maximum number of tasks per category. Default: all of a data set, else 100."
     ),
-    k: int = typer.Option(1, "-k", min=1, help="Episodes per task, for pass^k."),
-    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task of each category."),
+    k: int | None = typer.Option(None, "-k", min=1, help="Episodes per task, for pass^k. Default: 1."),
+    seed: int | None = typer.Option(
+        None, "--seed", "-s", min=0, help="Seed of the first task of each category. Default: 0."
+    ),
     show: bool = typer.Option(False, "--list", help="List the suites, including those that cannot run here."),
     *,
     play: PlayOptions,
@@ -63,7 +66,10 @@ def command(
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
     from rollenv.bench import run, suite
-    from rollenv.bench.suites import all_tasks
+    from rollenv.bench.suites import all_tasks, suite_of
+    from rollenv.panels import is_panel, load_panel
+    from rollenv.panels.check import Watched
+    from rollenv.panels.verify import seal
 
     if show:
         _list(play.json)
@@ -76,19 +82,32 @@ def command(
     if first == "compare":
         _compare(rest, play)
         return
-    form = _form(calls, agent)
-    chosen = suite(first, key_values(rest), form)
+    form, panel = _form(calls, agent), None
+    if is_panel(first):
+        panel = load_panel(first)
+        given_too = [*rest] + ["-n"] * (n is not None) + ["--seed"] * (seed is not None) + ["--calls"] * bool(form)
+        k, options = fixed_by(panel, k, options, given_too)
+        chosen = suite_of(panel)
+    else:
+        chosen = suite(first, key_values(rest), form)
+    k, seed = k or 1, seed or 0
     tasks = len(all_tasks(chosen.parts, n, seed)) if chosen.parts else 0
     about = {"agent": agent, "calls": form, "k": k, "seed": seed, "tasks_of_each": n, "n": tasks}
+    if panel:
+        about |= {"panel": panel.identity, "rollenv": __version__}
     folder = _folder(play, chosen, options, about)
     player = make_agent(agent, options, native=form == "native", answer_tokens=512)
     with playing(chosen.name, k * tasks, player, options, play, folder) as opened:
+        if panel:
+            opened["watch"] = Watched(panel, opened["watch"])
         result = run(chosen, player, n=n, k=k, seed=seed, note=progress_console.print, **opened)
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
     numbers = {name: value for name, value in numbers.items() if name not in FINGERPRINTS}
     numbers |= {name: value for name, value in totals(player).items() if name in ("requests", "retries", "problems")}
     if play.out is not None:
         _write_parquet(play.out, result)
+        if panel:
+            numbers["seal"] = seal(play.out, numbers)
     play.save(numbers)
     if play.json:
         console.print_json(json_module.dumps(numbers))
@@ -212,6 +231,7 @@ def _percent(share: float | None) -> str:
 def _compare(folders: list[str], play: PlayOptions) -> None:
     from rollenv.bench import compare
     from rollenv.cli.view import write_report
+    from rollenv.panels.verify import check_same_panel
     from rollenv.rollout.records.storage import read
 
     if len(folders) != 2:
@@ -220,6 +240,7 @@ def _compare(folders: list[str], play: PlayOptions) -> None:
     for path in paths:
         if not (path / SETTINGS_FILE).is_file() or not (path / "episodes.jsonl").is_file():
             raise UsageError(f"{path} holds no run; make one with `rollenv bench SUITE --out {path}`")
+    check_same_panel(*paths)
     result = compare(*(read(path / "episodes.jsonl") for path in paths))
     if (out := play.out) is not None:
         with writes(out):

@@ -107,7 +107,7 @@ def command(
         panel = load_panel(env, trust=trust)
         given_too = [*(settings or ())] + ["-n"] * bool(n) + ["--seed"] * (seed is not None)
         given_too += ["--wrappers"] * bool(wrappers)
-        k, options = _fixed(panel, k, options, given_too)
+        k, options = fixed_by(panel, k, options, given_too)
     k, seed = k or 1, seed or 0
     if prompt and not agent.startswith("local:"):
         raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
@@ -197,7 +197,7 @@ class _Plan:
         return self.play.begin(self.about(common) | {k: v for k, v in prints.items() if v})
 
 
-def _fixed(panel: Panel, k: int | None, options: AgentOptions, given_too: Sequence[str]) -> tuple[int, AgentOptions]:
+def fixed_by(panel: Panel, k: int | None, options: AgentOptions, given_too: Sequence[str]) -> tuple[int, AgentOptions]:
     """Return episodes per task and options as a panel fixes them; what it leaves open stays as it was given."""
     protocol = panel.protocol
     pairs = (

@@ -11,7 +11,7 @@ from rollenv.agents.base import ConstantAgent
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.registry import spec
 from rollenv.panels.identity import Identity, identities, shown, shown_in
-from rollenv.panels.panel import Member, Panel, PanelError, Part, task_of
+from rollenv.panels.panel import Member, Panel, PanelError, PanelPart, task_of
 from rollenv.rollout.evaluate import key_of, tasks_of
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
@@ -88,7 +88,7 @@ def differences(member: Member, found: Identity) -> list[str]:
     return [f"{what} differs" for what, said, here in pairs if said != here]
 
 
-def name_of(part: Part, member: Member, number: int) -> str:
+def name_of(part: PanelPart, member: Member, number: int) -> str:
     """Name a member for people."""
     where = f"seed {member.seed}" if member.row is None else f"index {member.row}"
     return f"member {number} ({part.env}, {where})"
@@ -104,7 +104,7 @@ def training_tasks(env_id: str, kwargs: Mapping[str, Any], draws: int = DRAWS) -
     return tasks_of(env_id, dict(kwargs), None if spec(env_id).indexed else draws)
 
 
-def _training(part: Part, draws: int, found: Findings) -> tuple[set[str], set[tuple[str, str]]]:
+def _training(part: PanelPart, draws: int, found: Findings) -> tuple[set[str], set[tuple[str, str]]]:
     if part.training is None:
         return set(), set()
     each = list(identities(training_tasks(part.env, part.training, draws)))
@@ -185,6 +185,6 @@ class Watched:
 def overlap(panel: Panel, tasks: Iterable[Task]) -> list[str]:
     """Name the members that are alike one of other tasks, such as those that a run has trained on."""
     keys = {each.alike for each in identities(tasks)}
-    placed: Sequence[tuple[Part, Member]] = panel.placed()
+    placed: Sequence[tuple[PanelPart, Member]] = panel.placed()
     each = enumerate(zip(placed, members_here(panel), strict=True))
     return [name_of(*place, number) for number, (place, here) in each if here.alike in keys]

@@ -10,10 +10,12 @@ from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
 from rollenv.panels.check import DRAWS, training_keys
 from rollenv.panels.identity import identities
-from rollenv.panels.panel import Member, Panel, Part, Protocol
+from rollenv.panels.panel import Member, Panel, PanelPart, Protocol
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 
+#: Seed of the first member; evaluations in training begin there too, and training itself does not.
+FIRST_SEED = 1_000_000_000
 #: Seeds that are tried for each member before there are said to be too few different tasks.
 _TRIES = 50
 
@@ -23,12 +25,12 @@ def draw_part(
     n: int | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    seed: int = 0,
+    seed: int = FIRST_SEED,
     training: Mapping[str, Any] | None = None,
     alike: bool = False,
     draws: int = DRAWS,
     watch: Callable[[int], object] = lambda done: None,
-) -> tuple[Part, list[Member]]:
+) -> tuple[PanelPart, list[Member]]:
     """Choose the members of one environment: the first of a data set in its order, or those of ascending seeds.
 
     A task that is alike an earlier one, or one for training, is passed over.
@@ -65,7 +67,9 @@ def draw_part(
     if n is not None and len(members) < n:
         rest = "" if alike else " that are not alike each other or a task for training"
         raise UsageError(f"{env_id} has {len(members)} tasks{rest}, fewer than {n}; lower -n")
-    part = Part(env=env_id, members=len(members), kwargs=kwargs, training=None if training is None else dict(training))
+    part = PanelPart(
+        env=env_id, members=len(members), kwargs=kwargs, training=None if training is None else dict(training)
+    )
     return part, members
 
 
@@ -82,7 +86,7 @@ def _candidates(env_id: str, kwargs: dict[str, Any], seed: int, indexed: bool, n
 
 def assemble(
     name: str,
-    drawn: Sequence[tuple[Part, Sequence[Member]]],
+    drawn: Sequence[tuple[PanelPart, Sequence[Member]]],
     protocol: Protocol | None = None,
     **about: Any,
 ) -> Panel:

@@ -57,7 +57,7 @@ class Protocol(BaseModel):
     """Maximum number of tokens of an answer."""
 
 
-class Part(BaseModel):
+class PanelPart(BaseModel):
     """Tasks of one environment with the same arguments."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
@@ -82,7 +82,7 @@ class _Header(BaseModel):
     alike_in_training: int = Field(0, ge=0)
     hash: str
     protocol: Protocol = Protocol()
-    parts: list[Part] = Field(min_length=1)
+    parts: list[PanelPart] = Field(min_length=1)
 
 
 _MEMBER = TypeAdapter(Member)
@@ -93,7 +93,7 @@ class Panel:
     """A named list of tasks."""
 
     name: str
-    parts: Sequence[Part]
+    parts: Sequence[PanelPart]
     members: Sequence[Member]
     """The members of all parts, one part after the other."""
     protocol: Protocol = field(default_factory=Protocol)
@@ -126,7 +126,7 @@ class Panel:
         """Its tasks, in order."""
         return [task_of(part, member) for part, member in self.placed()]
 
-    def placed(self) -> list[tuple[Part, Member]]:
+    def placed(self) -> list[tuple[PanelPart, Member]]:
         """Return each member with its part."""
         owners = [part for part in self.parts for _ in range(part.members)]
         return list(zip(owners, self.members, strict=True))
@@ -160,7 +160,7 @@ class Panel:
         return file
 
 
-def task_of(part: Part, member: Member) -> Task:
+def task_of(part: PanelPart, member: Member) -> Task:
     """Return the task of a member."""
     index = {} if member.row is None else {"index": member.row}
     return Task(part.env, member.seed, part.kwargs, part.wrappers, {**part.options, **index})

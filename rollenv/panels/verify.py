@@ -18,6 +18,7 @@ from rollenv.core.errors import UsageError
 from rollenv.panels.check import name_of
 from rollenv.panels.identity import shown_in
 from rollenv.panels.panel import Panel, task_of
+from rollenv.panels.shelf import load_panel, panels
 from rollenv.rollout.evaluate import key_of, success_rates
 from rollenv.rollout.records.storage import read
 from rollenv.rollout.records.stored import StoredEpisode
@@ -141,6 +142,38 @@ def result_panel(folder: Path) -> dict[str, Any] | None:
     """
     found = _json(folder / SETTINGS).get("panel")
     return found if isinstance(found, dict) else None
+
+
+def check_same_panel(first: Path, second: Path) -> None:
+    """Check that two results can be compared: both on the same panel, played by the same rules, or both on none.
+
+    Raises:
+        UsageError: says what differs.
+    """
+    ours, theirs = _json(first / SETTINGS), _json(second / SETTINGS)
+    one, other = ours.get("panel") or {}, theirs.get("panel") or {}
+    for key in ("name", "version", "hash"):
+        if one.get(key) != other.get(key):
+            raise UsageError(
+                f"{first} and {second} do not compare: their panels have {key} {one.get(key)} and {other.get(key)}"
+                f"{_first_difference(one, other)}"
+            )
+    for key in ("k", "temperature", "max_tokens", "calls") if one else ():
+        if ours.get(key) != theirs.get(key):
+            raise UsageError(
+                f"{first} and {second} do not compare: one was played with {key}={ours.get(key)}, the other with "
+                f"{theirs.get(key)}"
+            )
+
+
+def _first_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+    """Name the first member that differs, if both panels are installed here."""
+    if not {first.get("name"), second.get("name")} <= {*panels()}:
+        return ""
+    ours, theirs = (load_panel(str(one["name"])).placed() for one in (first, second))
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    found = next((name_of(*place, number) for number, (place, other) in pairs if place != other), "")
+    return f"; the first member that differs is {found}" if found else ""
 
 
 def _json(file: Path) -> dict[str, Any]:
