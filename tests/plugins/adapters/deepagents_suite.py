@@ -8,9 +8,8 @@ from deepagents import create_deep_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
-from rollenv.core.errors import RollenvError
 from rollenv.plugins.adapters.deepagents import BoxBackend
-from rollenv.sandbox import Limits, Sandbox, SandboxDied
+from rollenv.sandbox import BaseSandboxError, Limits, Sandbox, SandboxDied
 from rollenv.sandbox.machine import why_not
 
 ODD = ["a b.txt", "it's.txt", '"$(touch pwned)"', "-rf", "ü\n.txt", "*?[x]"]
@@ -77,7 +76,7 @@ def test_what_no_shell_can_be_given_is_an_answer(backend):
 
 @pytest.mark.parametrize("timeout", [-1, -0.5])
 def test_a_wrong_timeout_is_refused_in_one_line(backend, timeout):
-    with pytest.raises(RollenvError, match="above 0"):
+    with pytest.raises(BaseSandboxError, match="above 0"):
         backend.execute("true", timeout=timeout)
 
 

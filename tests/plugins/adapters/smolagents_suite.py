@@ -7,9 +7,8 @@ import pytest
 from smolagents import AgentError, ChatMessage, CodeAgent, LogLevel, Model, Tool
 from smolagents.models import MessageRole
 
-from rollenv.core.errors import RollenvError
 from rollenv.plugins.adapters.smolagents import BoxExecutor
-from rollenv.sandbox import Limits
+from rollenv.sandbox import BaseSandboxError, Limits
 
 
 class Scripted(Model):
@@ -146,7 +145,7 @@ def test_long_output_is_cut(executor):
 
 
 def test_what_is_not_installed_is_said_at_once():
-    with pytest.raises(RollenvError, match="nosuchmodule"):
+    with pytest.raises(BaseSandboxError, match="nosuchmodule"):
         BoxExecutor(packages=["nosuchmodule"])
 
 

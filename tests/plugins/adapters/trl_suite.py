@@ -389,7 +389,7 @@ def test_observations_with_pictures_are_parts_of_messages():
         (env.step("right"), own.step("right")[4]["images"]),
     ):
         assert {part["type"] for part in parts} == {"text", "image"}
-        assert [picture(part["image"]).png for part in parts if part["type"] == "image"] == [i.png for i in images]
+        assert [picture(part["image"]).data for part in parts if part["type"] == "image"] == [i.data for i in images]
 
 
 def test_rollouts_refuse_pictures_in_a_line(tmp_path):
