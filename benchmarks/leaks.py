@@ -12,7 +12,6 @@ from typing import Any
 from common import header, save, table
 
 from rollenv.core.errors import RollenvError
-from rollenv.core.registry import spec
 from rollenv.panels.check import training_tasks
 from rollenv.panels.identity import identities
 from rollenv.rollout.types import Task
