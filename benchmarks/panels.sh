@@ -27,3 +27,4 @@ make math:GSM8K split=test -n 200 --training split=train --name gsm8k-200 \
 make eval:MATH500 --alike --name math500 --about "MATH-500 in its order." --source "openai/prm800k, MIT."
 make code:HumanEval --alike --name humaneval --about "HumanEval's 164 problems in their order." \
   --source "openai/human-eval, MIT."
+make spiel:kuhn_poker -n 6 --name kuhn --about "Kuhn poker for two seats: six deals."

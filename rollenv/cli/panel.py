@@ -190,6 +190,21 @@ def verify(
     _end(problems, json)
 
 
+def page(
+    results: list[Path] = typer.Argument(help="Folders of `rollenv eval PANEL --out`, or their result.json."),
+    out: Path = typer.Option(..., "--out", "-o", help="File to write."),
+) -> None:
+    """Write a page of results in Markdown: for each panel, the results beside published numbers."""
+    from rollenv.panels.page import read_results, write_page
+
+    text = write_page(read_results(results))
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror}; name another file with --out") from error
+    console.print(f"written to {out}", markup=False, soft_wrap=True)
+
+
 def _end(problems: list[str], json: bool) -> None:
     if not json:
         for text in problems:
@@ -201,4 +216,4 @@ def _end(problems: list[str], json: bool) -> None:
 
 def commands() -> dict[str, Any]:
     """The commands below ``rollenv panel``."""
-    return {"make": make, "list": list_, "show": show, "check": check, "verify": verify}
+    return {"make": make, "list": list_, "show": show, "check": check, "verify": verify, "page": page}

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from rollenv.core.arguments import toml_value
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.registry import list_envs
 from rollenv.core.trust import listed, named
 from rollenv.rollout.types import Task
 
@@ -202,6 +203,7 @@ def read_panel(file: Path, *, trust: bool = False) -> Panel:
             "it, or make a panel of another name"
         )
     tasks = ({"env_id": part.env, "kwargs": part.kwargs, "wrappers": part.wrappers} for part in head.parts)
+    list_envs()  # which loads plug-ins: what they register is no stranger
     if not trust and (found := next(filter(None, map(named, tasks)), None)):
         raise UsageError(f"{file} names {listed(found)}; if you trust whoever made it, allow that with --trust")
     return panel

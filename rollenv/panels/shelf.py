@@ -14,10 +14,20 @@ GROUP = "rollenv.panels"
 _OWN = Path(__file__).parent / "ours"
 
 
+#: Published numbers on the panels of a folder.
+PUBLISHED = "published.toml"
+
+
+@functools.cache
+def folders() -> list[Path]:
+    """Folders with installed panels."""
+    return [_OWN, *(Path(module.__file__).parent for module in load_all(GROUP).values())]
+
+
 @functools.cache
 def _files() -> dict[str, Path]:
-    folders = [_OWN, *(Path(module.__file__).parent for module in load_all(GROUP).values())]
-    return {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.toml"))}
+    found = (file for folder in reversed(folders()) for file in sorted(folder.glob("*.toml")))
+    return {file.stem: file for file in found if file.name != PUBLISHED}
 
 
 def panels() -> list[str]:

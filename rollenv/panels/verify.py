@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import MissingData, UsageError
+from rollenv.core.registry import spec
 from rollenv.panels.check import name_of
 from rollenv.panels.identity import shown_in
 from rollenv.panels.panel import Panel, task_of
@@ -74,6 +75,9 @@ def verify(
     k = int(settings.get("k", 1))
     episodes = list(read(folder / EPISODES))
     problems += _count(panel, k, episodes, result)
+    missing = [need for part in panel.parts for need in spec(part.env).missing]
+    if missing and replays != 0:
+        raise MissingData(f"to play the episodes again, {missing[0]}; or only count them, with --sample 0")
     keys = {key_of(task) for task in panel.tasks()}
     problems += _replayed([t for t in episodes if replayable(t) and key_of(t.task) in keys], workers, replays, watch)
     return problems
@@ -119,14 +123,16 @@ def _replayed(
     chosen = [] if replays == 0 else episodes[::step][:replays]
     # the tasks are the panel's, whose names the reader has trusted by naming it
     each = regrade((StoredEpisode(t) for t in chosen), workers, trust=True)
-    differing = []
+    wrong: dict[str, list[str]] = {"differ when they are played again": [], "cannot be played again": []}
     for number, regraded in enumerate(each, 1):
         watch(number)
+        task = regraded.old.trajectory.task
         if regraded.kind != "same":
-            task = regraded.old.trajectory.task
-            differing.append(f"{task.env_id}, seed {task.seed}, {task.options}: {regraded.reason}")
-    if differing:
-        yield f"{len(differing)} of {len(chosen)} episodes that were played again differ; the first: {differing[0]}"
+            what = "cannot be played again" if regraded.kind == "failed" else "differ when they are played again"
+            wrong[what].append(f"{task.env_id}, seed {task.seed}, {task.options}: {regraded.reason}")
+    for what, found in wrong.items():
+        if found:
+            yield f"{len(found)} of {len(chosen)} episodes {what}; the first: {found[0]}"
 
 
 def replayable(trajectory: Trajectory) -> bool:

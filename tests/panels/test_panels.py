@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,15 @@ from rollenv.panels import PanelError, load_panel, panels
 from rollenv.panels.check import check, check_workers, overlap
 from rollenv.panels.identity import identities
 from rollenv.panels.make import assemble, draw_part
+from rollenv.panels.page import read_results, write_page
 from rollenv.panels.panel import read_panel
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.tasks import RowsConfig
+from rollenv.trainers.sources import SeedSource, TaskTemplate, task_seed
+from rollenv.trainers.sources.apart import Apart, refuse_members
 
 ROOM = "game:Sokoban-v0-tiny"
 OWN = [name for name in panels() if not load_panel(name).source]
@@ -31,6 +37,7 @@ def small(name="small", n=8, **how):
 # -- rollenv's own -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", [each for each in OWN if each != "tools-200"])
 def test_our_panels_are_the_same_tasks_here_and_apart_from_training(name):
     panel = load_panel(name)
@@ -251,7 +258,7 @@ def test_rewards_that_were_changed_everywhere_are_found_by_playing_again(result,
     (result / "result.json").write_text(json.dumps(numbers | {"seal": seal(result, numbers)}))
     done = verify(rollenv_command)
     assert done.returncode == 1
-    assert "played again" in done.stderr
+    assert "when they are played again" in done.stderr
     assert verify(rollenv_command, "--sample", "0").returncode == 0
 
 
@@ -284,6 +291,52 @@ def test_an_environment_elsewhere_that_shows_something_else_ends_the_evaluation(
     done = rollenv_command("eval", "small.toml", "-a", "random")
     assert done.returncode == 1
     assert f"seed {member.seed}" in done.stderr
+
+
+def test_the_page_of_results_is_what_the_stored_results_say():
+    root = Path(__file__).parents[2]
+    assert (root / "docs" / "results.md").read_text() == write_page(
+        read_results([root / "benchmarks" / "results" / "panels"])
+    )
+
+
+def test_a_result_on_no_panel_is_on_no_page(tmp_path, rollenv_command):
+    rollenv_command("eval", ROOM, "-n", "2", "--out", "plain")
+    with pytest.raises(UsageError, match="no panel"):
+        read_results([tmp_path / "plain"])
+
+
+# -- in training -------------------------------------------------------------------------------------------------------
+
+
+def test_training_passes_over_what_is_alike_a_member(tmp_path):
+    """The lake has no split: seeds from 0 on are tasks for training, and some of them members."""
+    lake = "ragen:FrozenLake-v0"
+    seeds = [task_seed(0, number) for number in (0, 2, 5)]
+    drawn = [draw_part(lake, 1, seed=seed) for seed in seeds]
+    panel = assemble("leaking", drawn)
+    source = Apart(SeedSource(TaskTemplate(lake)), panel)
+    tasks = [next(source) for _ in range(4)]
+    assert [task.seed for task in tasks] == [task_seed(0, number) for number in (1, 3, 4, 6)]
+    assert source.metrics()["passed_over"] == 3
+    state = source.state_dict()
+    again = Apart(SeedSource(TaskTemplate(lake)), panel)
+    again.load_state_dict(state)
+    assert next(again) == next(source)
+
+
+@pytest.mark.parametrize(
+    ("env", "kwargs"), [(ROOM, {"split": "test"}), (f"data:{Path(__file__).with_name('questions.jsonl')}", {})]
+)
+def test_training_on_a_member_is_refused_before_anything_begins(env, kwargs, tmp_path):
+    if env == ROOM:
+        file = small().save(tmp_path)
+    else:
+        file = assemble("own", [draw_part(env, 2)]).save(tmp_path)
+    settings = {"id": env, "kwargs": kwargs}
+    config = TrainConfig.model_validate({"env": settings, "eval": {"panel": str(file)}})
+    with pytest.raises(UsageError, match=r"another split|set env\.kwargs\.split"):
+        refuse_members(config.env, RowsConfig() if kwargs == {} else config.tasks, config.eval.the_panel)
 
 
 # -- the counted fact --------------------------------------------------------------------------------------------------

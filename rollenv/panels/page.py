@@ -1,0 +1,93 @@
+"""A page of results: for each panel, what was measured on it beside what others have published."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rollenv.core.errors import UsageError
+from rollenv.panels.panel import Panel
+from rollenv.panels.shelf import PUBLISHED, folders, load_panel, panels
+
+_HEAD = "| agent | solved, % (95 %) | reward | tasks × episodes | failed | played with | source | what differs |"
+
+
+def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Read results from folders of `rollenv eval PANEL --out`, from their ``result.json``, or from folders of those.
+
+    Raises:
+        UsageError: a path holds no result on a panel.
+    """
+    found = []
+    for path in paths:
+        files = sorted(path.rglob("*.json")) if path.is_dir() and not (path / "result.json").exists() else [path]
+        for file in files:
+            file = file / "result.json" if file.is_dir() else file
+            try:
+                result = json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise UsageError(f"{file} is no result: {error}") from error
+            if not isinstance(result, dict) or not isinstance(result.get("panel"), dict):
+                raise UsageError(f"{file} is a result on no panel: `rollenv eval PANEL --out FOLDER` makes one")
+            found.append(result)
+    return found
+
+
+def write_page(results: Iterable[Mapping[str, Any]]) -> str:
+    """Write the page as Markdown. Results whose panel has another hash than the installed one stand under that hash."""
+    results = list(results)
+    lines = [
+        "# Results",
+        "",
+        "What was measured on [panels](guides/panels.md), beside what others have published on the same tasks. "
+        "Written by `rollenv panel page`; a cell is empty where nobody has said it. Published numbers stand as their "
+        "sources give them; they were not measured again.",
+    ]
+    for name in panels():
+        own = [each for each in results if each["panel"].get("name") == name]
+        others = [row for row in _published() if row["panel"] == name]
+        if own or others:
+            lines += ["", *_section(load_panel(name), own, others)]
+    strange = sorted({str(each["panel"].get("name")) for each in results} - {*panels()})
+    if strange:
+        raise UsageError(f"there is no panel {strange[0]!r} here: install the package that has it")
+    return "\n".join(lines) + "\n"
+
+
+def _section(panel: Panel, own: Iterable[Mapping[str, Any]], others: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    yield f"## {panel.name}"
+    yield ""
+    yield f"{panel.about} {len(panel.members)} tasks, version {panel.version}, hash `{panel.hash}`."
+    yield ""
+    yield _HEAD
+    yield "|---|---|---|---|---|---|---|---|"
+    for each in sorted(own, key=lambda result: -float(result["success"])):
+        said = {
+            key: each.get(key) for key in ("temperature", "max_tokens", "calls", "prompt") if each.get(key) is not None
+        }
+        other = "" if each["panel"].get("hash") == panel.hash else f"another panel: hash {each['panel'].get('hash')}"
+        low, high = 100 * float(each["low"]), 100 * float(each["high"])
+        yield _row(
+            each["agent"],
+            f"{100 * float(each['success']):.1f} ({low:.1f} to {high:.1f})",
+            f"{float(each['reward']):.3f}",
+            f"{each['n']} × {each['k']}",
+            each["failed"],
+            ", ".join(f"{key} {value}" for key, value in said.items()),
+            f"rollenv {each.get('rollenv', '')}",
+            other,
+        )
+    for row in others:
+        yield _row(row["agent"], row["success"], "", "", "", "", row["source"], row["differs"])
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _published() -> list[dict[str, Any]]:
+    files = [folder / PUBLISHED for folder in folders() if (folder / PUBLISHED).exists()]
+    return [row for file in files for row in tomllib.loads(file.read_text(encoding="utf-8"))["rows"]]
