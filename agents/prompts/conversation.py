@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.agents.base import ContextFull
@@ -108,6 +108,12 @@ class Conversation:
         if role == "tool" and len(self._pending) < len(calls := self._said.get("tool_calls", ())):
             message = {**self.format.result_message("", calls[len(self._pending)]["id"]), "content": message["content"]}
         self.extend([message])
+
+    def takes_results(self, info: Mapping[str, Any]) -> bool:
+        """Return whether the template shows each of an observation's results of tools as a message of a tool."""
+        results = len(info.get("tool_responses") or ())
+        by_call = self.format.has_results and results == len(self._said.get("tool_calls", ()))
+        return self.format.has_tool_role or by_call
 
     def extend(self, messages: Sequence[Message]) -> None:
         """Append messages of any role, built by the :class:`ChatFormat`; none to ask for an answer after the last."""

@@ -22,7 +22,7 @@ from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.step import Examples, StepEpisode, as_text, placed
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
-from rollenv.core.pictures import Picture, pictures
+from rollenv.core.pictures import MARK, Picture, pictures
 from rollenv.core.tools.call_readers import is_mark
 
 if TYPE_CHECKING:
@@ -161,13 +161,14 @@ class TokenSession(Session):
 
     def _prompt(self, observation: str, info: dict[str, Any]) -> Ids:
         images = pictures(info)
-        if self.max_observation:
-            observation = cut_middle(observation, self.max_observation)
         if isinstance(self.play, Conversation):
             if self.play.wants_tools:
                 self.play.offer(offered_tools(info))
-            self.play.add(chat_role_of(info), shown(observation, info), images)
+            for role, text, own in chat_messages(observation, info, as_results=self.play.takes_results(info)):
+                self.play.add(role, cut_middle(text, self.max_observation) if self.max_observation else text, own)
             return self.play.prompt()
+        if self.max_observation:
+            observation = cut_middle(observation, self.max_observation)
         prompt: Ids = ()
         for text in self.play.prompts(observation, info):
             self._prompt_text = text
@@ -175,6 +176,26 @@ class TokenSession(Session):
             if not self.max_prompt or len(prompt) <= self.max_prompt:
                 break
         return prompt
+
+
+def chat_messages(
+    observation: str, info: dict[str, Any], *, as_results: bool
+) -> list[tuple[Literal["user", "tool"], str, tuple[Picture, ...]]]:
+    """Return the messages of an observation in a chat: role, text and pictures.
+
+    Args:
+        as_results: give each result of a tool a message of its own, which the template puts into its wrapper. The
+            observation has them in one text, in the environment's wrappers.
+    """
+    images, role = pictures(info), chat_role_of(info)
+    results = info.get("tool_responses")
+    if not (as_results and role == "tool" and results and isinstance(results, list)):
+        return [(role, shown(observation, info), images)]
+    texts = [str(text) for text in results]
+    texts[-1] = shown(texts[-1], info)
+    ends = list(itertools.accumulate(text.count(MARK) for text in texts))
+    ends[-1] = len(images)  # what no text has a mark for is the last one's
+    return [(role, text, images[begin:end]) for text, begin, end in zip(texts, [0, *ends], ends, strict=False)]
 
 
 def chat_role_of(info: dict[str, Any]) -> Literal["user", "tool"]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple
 
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
-from rollenv.agents.prompts.session import chat_role_of, shown
+from rollenv.agents.prompts.session import chat_messages
 from rollenv.agents.prompts.step import StepEpisode
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
@@ -125,7 +125,7 @@ class _Chat:
     turns: Chat = ()
 
     def prompt(self, observation: str, info: dict[str, Any]) -> Chat:
-        self.turns = (*self.turns, (chat_role_of(info), shown(observation, info), pictures(info)))
+        self.turns = (*self.turns, *chat_messages(observation, info, as_results=True))  # the tiny template has the role
         return self.turns
 
     def add(self, action: str) -> None:
