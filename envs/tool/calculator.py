@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollenv.core.env import ResetResult, StepResult
-from rollenv.core.errors import EpisodeOver
-from rollenv.core.parsing import last_boxed, last_tagged
+from rollenv.core.errors import EpisodeOver, UsageError
+from rollenv.core.parsing import last_boxed
 from rollenv.core.tools.calculator import MAX_CHARACTERS, evaluate
+from rollenv.core.tools.calls import find_calls
 from rollenv.envs.data.task import RowVerdict
 from rollenv.envs.math.arithmetic import INTEGER, OPERATORS, Arithmetic
 
@@ -36,6 +37,7 @@ class CalculatorTask(Arithmetic):
     ``tool_success_counter``.
 
     Args:
+        calls: ``native`` leaves the form of calls to the model's own template; a call is then read in every form.
         format_reward: reward for an action that is neither, and for a malformed call.
     """
 
@@ -49,10 +51,15 @@ class CalculatorTask(Arithmetic):
         *,
         max_turns: int = 4,
         split: str = "all",
+        calls: str = "hermes",
         format_reward: float = -0.1,
     ):
         super().__init__(terms, operands, operators, max_turns=max_turns, split=split, format_reward=format_reward)
+        if calls not in ("hermes", "native"):
+            raise UsageError(f"calls is 'hermes' or 'native', not {calls!r}")
+        self.form = calls
         self.calls = self.results = 0
+        self._result = ""
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         self.calls = self.results = 0
@@ -60,33 +67,38 @@ class CalculatorTask(Arithmetic):
         return observation, info | self._counters() | {"tools": [CALCULATOR]}
 
     def _step(self, action: str) -> StepResult:
+        self._result = ""
         observation, reward, terminated, truncated, info = super()._step(action)
+        if self._result:
+            info |= {"use_tool": True, "tool_responses": [self._result]}
         return observation, reward, terminated, truncated, info | self._counters()
 
     def _counters(self) -> dict[str, int]:
         return {"tool_use_counter": self.calls, "tool_success_counter": self.results}
 
     def _question(self) -> str:
-        call = _tool_call("12 * 34")
+        how = f", as in {_tool_call('12 * 34')}\n" if self.form == "hermes" else ". "
         return (
-            f"What is {self.task}? You may call a calculator, one call per turn, as in {call}\n"
-            f"Then give just the number, as in \\boxed{{408}}. You have {self.max_turns} turns, including the answer."
+            f"What is {self.task}? You may call a calculator, one call per turn{how}"
+            f"Then give just the number in \\boxed{{}}. You have {self.max_turns} turns, including the answer."
         )
 
     def _judge(self, action: str) -> RowVerdict:
-        call = last_tagged(action, "tool_call")
-        if call is not None:
+        found, _ = find_calls(action, schemas=[CALCULATOR])
+        if found:
             self.calls += 1
-            try:
-                expression = _expression(call)
-            except ValueError as error:
-                return RowVerdict(0.0, f"The call was not understood: {error}.", valid=False)
+            call = found[-1]
+            expression = call.arguments.get("expression")
+            if call.problem or call.name != "calculator" or not isinstance(expression, str):
+                why = call.problem or 'the only tool is "calculator", with {"expression": "..."} as arguments'
+                return RowVerdict(0.0, f"The call was not understood: {why}.", valid=False)
             try:
                 result = str(evaluate(expression))
                 self.results += 1
             except ValueError as error:
                 result = f"error: {error}"
-            self.hint += f"\n{expression} = {result}"
+            self.hint += f"\n{expression[:MAX_CHARACTERS]} = {result}"
+            self._result = result
             return RowVerdict(0.0, f"<tool_response>\n{result}\n</tool_response>")
         answer = last_boxed(action)
         if answer is None:
@@ -114,19 +126,3 @@ class CalculatorTask(Arithmetic):
 
 def _tool_call(expression: str) -> str:
     return f"<tool_call>{json.dumps({'name': 'calculator', 'arguments': {'expression': expression}})}</tool_call>"
-
-
-def _expression(call: str) -> str:
-    """Return the expression of a call."""
-    if len(call) > 2 * MAX_CHARACTERS:
-        raise ValueError("it is too long")
-    try:
-        parsed = json.loads(call)
-    except (ValueError, RecursionError):
-        raise ValueError('it is not JSON of the form {"name": ..., "arguments": {...}}') from None
-    if not isinstance(parsed, dict) or parsed.get("name") != "calculator":
-        raise ValueError('the only tool is "calculator", so "name" has to be that')
-    arguments = parsed.get("arguments")
-    if not isinstance(arguments, dict) or not isinstance(arguments.get("expression"), str):
-        raise ValueError('"arguments" has to be {"expression": "..."}')
-    return str(arguments["expression"])

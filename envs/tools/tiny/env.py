@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -87,17 +88,18 @@ class TinyEnv(ToolEnv):
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         _, info = super()._reset(options)
         verb, name = self.current.question.split()
-        functions = ", ".join(
-            f"{schema['function']['name']}({', '.join(schema['function']['parameters']['properties'])})"
-            for schema in info["tools"]
-        )
-        how = {"python": '[f(x="a")]', "json": '{"name": "f", "arguments": {"x": "a"}}'}.get(
-            self.calls, '<tool_call>{"name": "f", "arguments": {"x": "a"}}</tool_call>'
-        )
-        text = (
-            f"Functions: {functions}. Call one with {how}. Say Done. at the end.\n{verb.capitalize()} {name}'s order."
-        )
+        asked = f"Say Done. at the end.\n{verb.capitalize()} {name}'s order."
+        text = asked if self.calls == "native" else f"{self._described(info['tools'])} {asked}"
         return self._brief_line() if self.brief else text, info | {"brief": self._brief_line()}
+
+    def _described(self, schemas: Sequence[Mapping[str, Any]]) -> str:
+        """Describe the functions and the form of calls in one line."""
+        each = [
+            f"{one['function']['name']}({', '.join(one['function']['parameters']['properties'])})" for one in schemas
+        ]
+        forms = {"python": '[f(x="a")]', "json": '{"name": "f", "arguments": {"x": "a"}}'}
+        how = forms.get(self.calls, '<tool_call>{"name": "f", "arguments": {"x": "a"}}</tool_call>')
+        return f"Functions: {', '.join(each)}. Call one with {how}."
 
     def _step(self, action: str) -> StepResult:
         observation, reward, terminated, truncated, info = super()._step(action)

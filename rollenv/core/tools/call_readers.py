@@ -312,6 +312,11 @@ def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[
         ):
             calls = _calls_in(data, len(text))
             return (calls, "", 0) if calls else ([], text, len(text))
+    if known and whole.startswith(("{", "[")):  # a call of a function that does not exist is a call all the same
+        with contextlib.suppress(ValueError):
+            data, end = _decode_json(whole, 0)
+            if end == len(whole) and _has_only_calls(data):
+                return _calls_in(data, len(text)), "", 0
     calls, around, at, start = [], [], 0, len(text)
     failed = 0
     for candidate in _CANDIDATE.finditer(text):
@@ -331,6 +336,19 @@ def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[
         else:
             failed += 1
     return calls, "".join([*around, text[at:]]), start
+
+
+def _has_only_calls(data: Any) -> bool:
+    """Return whether JSON is calls and cannot be meant as an answer: names with arguments, and nothing else."""
+    each = data if isinstance(data, list) else [data]
+    forms = ({"name", "arguments"}, {"name", "parameters"})
+    return bool(each) and all(
+        isinstance(one, dict)
+        and one.keys() in forms
+        and isinstance(one["name"], str)
+        and isinstance(one.get("arguments", one.get("parameters")), dict)
+        for one in each
+    )
 
 
 #: Maximum failed attempts, since each may read to the end of the text.

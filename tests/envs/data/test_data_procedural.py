@@ -192,6 +192,18 @@ def test_the_answer_is_final(task):
     assert result[4]["success"] is False
 
 
+def test_a_call_in_the_models_own_form_has_a_result_of_its_own():
+    env = rollenv.make("tool:Calculator-v0", calls="native")
+    observation, info = env.reset(3)
+    assert "<tool_call>" not in observation
+    assert info["tools"]
+    for calling in (env.oracle_action(), "[TOOL_CALLS]calculator[ARGS]" + json.dumps({"expression": env.unwrapped.task})):
+        env.reset(3)
+        info = env.step(calling)[4]
+        assert info["use_tool"]
+        assert info["tool_responses"] == [str(env.unwrapped.gold)]
+
+
 def test_calls_use_up_the_turns(task):
     for _ in range(3):
         assert task.step(call(expression="1+1"))[2:4] == (False, False)
@@ -203,16 +215,17 @@ def test_calls_use_up_the_turns(task):
 @pytest.mark.parametrize(
     ("action", "said"),
     [
-        ("<tool_call>calculator(1)</tool_call>", "not JSON"),
-        ("<tool_call>{</tool_call>", "not JSON"),
-        ("<tool_call>" + "[" * 1900 + "</tool_call>", "not JSON"),
-        ("<tool_call>" + "x" * 10**6 + "</tool_call>", "too long"),
+        ("<tool_call>calculator(1)</tool_call>", "not understood"),
+        ("<tool_call>{</tool_call>", "not understood"),
+        ("<tool_call>" + "[" * 1900 + "</tool_call>", "not understood"),
+        ("<tool_call>" + "x" * 10**6 + "</tool_call>", "not understood"),
         ('<tool_call>{"name": "search", "arguments": {}}</tool_call>', "only tool"),
-        ("<tool_call>[1]</tool_call>", "only tool"),
+        ("<tool_call>[1]</tool_call>", "not understood"),
         ('<tool_call>{"name": "calculator"}</tool_call>', "arguments"),
         (call(code="1"), "arguments"),
         (call(expression=3), "arguments"),
-        ("<tool_call>", "neither"),
+        ("<tool_call>", "not closed"),
+        ('{"name": "search", "arguments": {}}', "only tool"),
         ("I think it is 7.", "neither"),
     ],
 )
