@@ -61,8 +61,11 @@ class DemonstratedTurn(NamedTuple):
 
     @property
     def prompt_text(self) -> str:
-        """The prompt, or the last message of a conversation."""
-        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1][1]
+        """The prompt, or the messages of a conversation since the last answer."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        news = itertools.takewhile(lambda message: message[0] != "assistant", reversed(self.prompt))
+        return "\n".join(text for _, text, _ in reversed([*news]))
 
 
 @dataclass(frozen=True)

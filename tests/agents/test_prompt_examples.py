@@ -119,6 +119,7 @@ def test_too_few_turns_and_no_expert_are_said(monkeypatch):
         def _step(self, action):
             return "again", 0.0, True, False, {}
 
+    rollenv.list_envs()  # else all ids would be registered in the copy alone
     monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
     rollenv.register("test:Dumb-v0", Dumb)
     with pytest.raises(UsageError, match="no expert"):
@@ -158,3 +159,12 @@ def test_an_evaluation_takes_the_prompt_of_a_recipe_and_settings(tmp_path):
 def test_model_is_short_for_its_path(setting):
     config = load_config("sokoban", [setting, "model.lora.rank=2"])
     assert (config.model.path, config.model.lora.rank) == ("a/b", 2)
+
+
+@pytest.mark.parametrize("env_id", ["tools:Tiny-v0", "tools:Shop-v0-easy"])
+def test_examples_of_a_chat_do_not_end_with_a_call(env_id):
+    for number in (1, 2):
+        examples = oracle_examples(rollenv.spec(env_id), {"calls": "hermes"}, ChatPrompt(), number)
+        assert len(examples) >= number
+        assert "<tool_call>" in examples[0][1]
+        assert "<tool_call>" not in examples[-1][1]

@@ -122,7 +122,8 @@ class PromptConfig(Section):
     """Maximum number of characters of an observation in a prompt, 0 for all; the middle is replaced by a note."""
     examples: int | list[Example] = 0
     """Few-shot examples: pairs of prompt and answer, as earlier messages of the chat or lines of a plain prompt. A
-    number takes this many turns of the environment's expert, on training tasks, in the form of this prompt."""
+    number takes this many turns of the environment's expert, on training tasks, in the form of this prompt; those of a
+    conversation go on until the last is no call, whose result would be missing."""
     stop: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """Stop strings of an answer, such as ["\\n"] for a plain prompt with one-line answers."""
 

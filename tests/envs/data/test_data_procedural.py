@@ -197,7 +197,10 @@ def test_a_call_in_the_models_own_form_has_a_result_of_its_own():
     observation, info = env.reset(3)
     assert "<tool_call>" not in observation
     assert info["tools"]
-    for calling in (env.oracle_action(), "[TOOL_CALLS]calculator[ARGS]" + json.dumps({"expression": env.unwrapped.task})):
+    for calling in (
+        env.oracle_action(),
+        "[TOOL_CALLS]calculator[ARGS]" + json.dumps({"expression": env.unwrapped.task}),
+    ):
         env.reset(3)
         info = env.step(calling)[4]
         assert info["use_tool"]
