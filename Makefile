@@ -38,6 +38,10 @@ install: $(VENV)/installed
 
 # uv installs in seconds what takes pip minutes. Where uv cannot be had or cannot reach the index, pip does it.
 # uv does not read pip's settings, so it is told of local wheels. A virtual environment of Python's own has pip for that.
+# Without a home that can be written, uv has no place for its cache.
+ifneq ($(shell test -w "$$HOME" && echo yes),yes)
+export UV_NO_CACHE := 1
+endif
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
 LINKS = $(addprefix --find-links ,$(shell $(PYTHON) -m pip config get global.find-links 2> /dev/null))
 
