@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 
 from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
 from rollenv.agents.prompts.session import shown
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import peer
 from rollenv.core.picture_forms import bound, content
 from rollenv.core.pictures import pictures
@@ -36,8 +37,13 @@ from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers import InlineWorkers
 from rollenv.rollout.workers.factory import make_workers
 
-with peer("verifiers", "0.4"):
-    import verifiers.v1 as vf
+try:
+    with peer("verifiers", "0.4"):
+        import verifiers.v1 as vf
+except MissingExtra as error:
+    if __name__ == "__main__":
+        sys.exit(f"error: {error}")
+    raise
 
 
 class RollenvConfig(vf.TasksetConfig):  # type: ignore[misc]

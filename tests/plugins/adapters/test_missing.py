@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 
@@ -21,3 +23,12 @@ def test_what_is_missing_and_how_to_install_it(name):
     assert str(told.value).startswith("this bridge needs ")
     assert "pip install" in str(told.value)
     assert "\n" not in str(told.value)
+
+
+def test_the_command_that_writes_a_taskset_has_no_traceback():
+    if importlib.util.find_spec("verifiers"):
+        pytest.skip("verifiers is installed here")
+    command = [sys.executable, "-m", "rollenv.plugins.adapters.verifiers", "folder", "game:Sokoban-v0-tiny"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: this bridge needs verifiers: pip install")
