@@ -207,7 +207,7 @@ class AgentOptions:
     base_url: str = option(default="", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1.")
     system: str | None = option(help="System prompt of a chat agent.")
     concurrency: int | None = option(
-        "--concurrency", "-c", min=1, help="Concurrent episodes and requests. Default: 256 episodes, 32 requests."
+        "--concurrency", "-c", min=1, help="Concurrent episodes and requests. Default: 256; at an endpoint 64 and 32."
     )
     send_as: str = option(default="", metavar="KEY=NAME,...", help=SEND_AS_HELP)
     rate: float | None = option(min=0.001, help="Maximum number of requests per minute to the endpoint.")

@@ -320,7 +320,7 @@ def playing(
             player,
             pool,
             limits=Limits(step=play.step_deadline),
-            max_concurrent=options.concurrency or _concurrent(player),
+            max_concurrent=options.concurrency or concurrent_episodes(player),
             keep_views=play.out is not None,
             run_dir=play.out,
         ) as manager,
@@ -333,10 +333,14 @@ def playing(
         yield {"manager": manager, "played": played, "seconds": seconds, "watch": dashboard.count}
 
 
-def _concurrent(player: Any) -> int:
-    """Return the number of concurrent episodes."""
-    if not hasattr(player, "harness"):
-        return CONCURRENT
-    from rollenv.agents.harness.agent import concurrent_plays
+def concurrent_episodes(player: Any) -> int:
+    """Return the default number of concurrent episodes.
 
-    return concurrent_plays()
+    An endpoint has twice as many as requests: further ones would hold environments, such as machines, and wait.
+    """
+    if hasattr(player, "harness"):
+        from rollenv.agents.harness.agent import concurrent_plays
+
+        return concurrent_plays()
+    requests: int | None = getattr(getattr(player, "endpoint", None), "concurrency", None)
+    return CONCURRENT if requests is None else 2 * requests

@@ -10,9 +10,11 @@ import time
 import pytest
 
 from rollenv import UsageError
+from rollenv.agents import RandomAgent
+from rollenv.agents.chat import ChatAgent
 from rollenv.cli.eval import _places
 from rollenv.cli.main import app
-from rollenv.cli.playing import EvalFolder
+from rollenv.cli.playing import EvalFolder, concurrent_episodes
 from rollenv.rollout.records.storage import read
 
 ENV = "game:Sokoban-v0-easy"
@@ -245,3 +247,8 @@ def test_an_agent_that_takes_all_seats_of_a_game_is_said_to(capsys):
     assert "all seats" in capsys.readouterr().out
     app(["info", "multi:Nim-v0-seats", "--json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["players"].startswith('2; info["player"]')
+
+
+def test_an_endpoint_has_few_episodes_for_each_request():
+    agent = ChatAgent("model", base_url="http://127.0.0.1:1/v1", concurrency=4)
+    assert 4 <= concurrent_episodes(agent) <= 8 < concurrent_episodes(RandomAgent())
