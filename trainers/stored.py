@@ -60,8 +60,9 @@ class StoredBatches(Batches):
         self.held_out = [group for group in found if is_held_out(group, self.settings.held_out)]
         self.groups = [group for group in found if not is_held_out(group, self.settings.held_out)]
         if not self.groups:
+            where = f" where {config.batches.where!r}" if config.batches.where else ""
             raise UsageError(
-                f"{', '.join(config.batches.data)} has nothing to train on"
+                f"{', '.join(config.batches.data)} has nothing to train on{where}"
                 + (f": all {len(found)} rows are held out; lower batches.held_out" if found else "")
             )
         if self.settings.held_out and not self.held_out:

@@ -14,11 +14,14 @@ import functools
 import hashlib
 import json
 import logging
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+from rollenv.core.cache import cache_folder, can_be_made
 from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
@@ -298,6 +301,8 @@ Source = tuple[str, int, int | None, str]
 
 
 def _package() -> Any:
+    if not can_be_made(Path(os.path.expanduser("~/.config"))):  # reasoning-gym imports matplotlib, which warns there
+        os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
     with extra("envs", "rg:*"):
         import reasoning_gym  # type: ignore[import-not-found,import-untyped,unused-ignore]
     return reasoning_gym

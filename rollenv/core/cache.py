@@ -24,7 +24,7 @@ def cache_folder() -> Path:
     """
     named = os.environ.get("ROLLENV_CACHE")
     folder = Path(os.path.expanduser(named or "~/.cache/rollenv"))
-    if named or _can_be_made(folder):
+    if named or can_be_made(folder):
         return folder
     folder = Path(tempfile.gettempdir(), f"rollenv-cache-{os.geteuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -34,7 +34,7 @@ def cache_folder() -> Path:
     return folder
 
 
-def _can_be_made(folder: Path) -> bool:
+def can_be_made(folder: Path) -> bool:
     """Return whether a folder is there to write in, or can be made; of a home that is not known (``~``) never."""
     there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
     return folder.is_absolute() and there.is_dir() and os.access(there, os.W_OK | os.X_OK)

@@ -7,12 +7,15 @@ import contextlib
 import logging
 import math
 import os
+import secrets
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
+from rollenv.core.cache import can_be_made
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.interrupt import interrupt, interruptible
 from rollenv.core.needs import extra
@@ -75,6 +78,8 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
     agree_on_devices(os.environ)
     _check_reachable(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address == "local" and not can_be_made(Path(os.path.expanduser("~/.ray"))):  # where Ray would keep the token
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to its nodes
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=cores)

@@ -1,7 +1,10 @@
 """reasoning-gym: names, private seeding, scores, levels, and answers that must not be run."""
 
 import importlib.util
+import os
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -217,3 +220,11 @@ def test_a_scorer_that_raises_is_logged_and_counted(monkeypatch, caplog):
     _, reward, *_, info = env.step("\\boxed{an answer never seen before}")
     assert (reward, info["scorer_error"], env.scorer_errors) == (0.0, "ValueError: no such answer", 1)
     assert "chain_sum" in caplog.text
+
+
+def test_nothing_is_written_into_a_home_that_cannot_be(tmp_path):
+    program = "import rollenv; rollenv.make('rg:spell_backward').reset(seed=0)"
+    environ = {**os.environ, "HOME": "nowhere"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list(tmp_path.iterdir())
