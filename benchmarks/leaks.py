@@ -82,7 +82,7 @@ def main() -> None:
         ),
         **{
             each: lambda each=each: published(each, test, train)
-            for each in ("textcraft:TextCraft", "textcraft:Synth", "alfworld:generated")
+            for each in ("textcraft:TextCraft-v0", "textcraft:Synth-v0", "alfworld:generated")
         },
         "alfworld:alfred, seen": lambda: published("alfworld:alfred", {"split": "valid_seen"}, train),
         "alfworld:alfred, unseen": lambda: published("alfworld:alfred", {"split": "valid_unseen"}, train),

@@ -78,7 +78,7 @@ def skeleton() -> Path:
     for name in ETC:
         for path in _below(f"/etc/{name}"):
             info = os.lstat(path)
-            digest.update(f"{path} {info.st_mode} {info.st_size} {info.st_mtime_ns}".encode())
+            digest.update(os.fsencode(f"{path} {info.st_mode} {info.st_size} {info.st_mtime_ns}"))
     digest.update(_overrides().encode())
     target = store() / f"host-{digest.hexdigest()[:24]}"
     with made(target) as folder:

@@ -26,6 +26,13 @@ def test_a_card_tells_the_contract_and_an_example(rollenv_process):
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_file_names_that_the_locale_cannot_write_stop_nothing(rollenv_process):
+    """Debian has certificates of such names; they are in the root of a machine, which `list` tries."""
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = rollenv_process("list", env=plain)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.integration
 def test_groups_fit_a_terminal_and_say_what_is_missing(rollenv_process):
     done = rollenv_process("list", env={k: v for k, v in NARROW.items() if k != "ROLLENV_DATA"})
