@@ -83,6 +83,10 @@ def load(name: str, **parameters: Any) -> Any:
         raise UnknownEnv(f"OpenSpiel has no game {short!r}; {hint}")
     if short in ("efg_game", "nfg_game") or "filename" in f"{name} {parameters}":  # a served environment opens no files
         raise UsageError(f"spiel:{name} cannot be played here: it is read from a file")
+    known = next(each.parameter_specification for each in pyspiel.registered_games() if each.short_name == short)
+    if unknown := sorted(parameters.keys() - known):  # OpenSpiel would print it, too
+        hint = did_you_mean(unknown[0], known, f"it has {', '.join(known) or 'none'}", form=repr)
+        raise UsageError(f"spiel:{name} has no parameter {unknown[0]!r}; {hint}")
     try:
         given = pyspiel.game_parameters_from_string(name)
         game = pyspiel.load_game(given.pop("name"), {**given, **parameters})

@@ -190,3 +190,10 @@ def test_a_larger_game_by_arguments_has_none():
 def test_what_cannot_be_played_is_refused(game, error, fact):
     with pytest.raises(error, match=fact):
         rollenv.make(f"spiel:{game}")
+
+
+def test_an_unknown_parameter_is_said_once(capfd):
+    for game in ("tic_tac_toe", "kuhn_poker(players=3)"):
+        with pytest.raises(UsageError, match="split"):
+            rollenv.make(f"spiel:{game}", split="train")
+    assert capfd.readouterr() == ("", "")
