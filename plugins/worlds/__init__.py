@@ -1,0 +1,1 @@
+"""Text worlds: ALFWorld's households."""
