@@ -10,9 +10,10 @@ from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.envs.numbered import checked_index
-from rollenv.plugins.worlds.alfworld import alfred, games
+from rollenv.plugins.worlds.alfworld import alfred
 from rollenv.plugins.worlds.alfworld.brief import brief_text
 from rollenv.plugins.worlds.alfworld.draw import Size, draw_room
+from rollenv.plugins.worlds.alfworld.games import SPLITS, find_games, read_game
 from rollenv.plugins.worlds.alfworld.goals import TASKS
 from rollenv.plugins.worlds.alfworld.oracle import next_command
 from rollenv.plugins.worlds.alfworld.world import NOTHING, SPELLINGS, Room, State
@@ -60,9 +61,9 @@ class AlfWorld(Env):
         brief: bool = False,
         oracle: str = "explores",
     ):
-        for name, value, known in (("spelling", spelling, ("", *SPELLINGS)), ("oracle", oracle, ORACLES)):
+        for name, value, known in (("spelling", spelling, SPELLINGS), ("oracle", oracle, ORACLES)):
             if value not in known:
-                raise UsageError(f"{name} {value!r} is unknown; choose from {', '.join(filter(None, known))}")
+                raise UsageError(f"{name} {value!r} is unknown; choose from {', '.join(known)}")
         if max_steps < 1:
             raise UsageError(f"max_steps must be at least 1, got {max_steps}")
         if show_commands and not admissible:
@@ -188,9 +189,10 @@ class AlfWorldGame(AlfWorld):
     def __init__(
         self, split: str = "train", games: str = "", max_steps: int = 50, *, spelling: str = "", **others: Any
     ):
-        super().__init__(max_steps, spelling=spelling, **others)
+        super().__init__(max_steps, spelling=spelling or "move", **others)
         _check_split(split)
-        self.files = _games(games, split)
+        self.spelling = spelling
+        self.files = find_games(games, split)
 
     def num_tasks(self) -> int:
         """Return the number of games."""
@@ -200,7 +202,7 @@ class AlfWorldGame(AlfWorld):
         return _drawn(self, options)
 
     def _room(self, task: int) -> Room:
-        return games.read_game(self.files[task], self.spelling)
+        return read_game(self.files[task], self.spelling)
 
 
 class AlfWorldRebuilt(AlfWorld):
@@ -279,13 +281,10 @@ class AlfWorldGenerated(AlfWorld):
 
 
 def _check_split(split: str) -> None:
-    if split not in games.SPLITS:
-        raise UsageError(f"split {split!r} is unknown; choose from {', '.join(games.SPLITS)}")
+    if split not in SPLITS:
+        raise UsageError(f"split {split!r} is unknown; choose from {', '.join(SPLITS)}")
 
 
 def _drawn(env: AlfWorld, options: dict[str, Any]) -> int:
     index = options.get("index")
     return env.randint(env.num_tasks()) if index is None else checked_index(env, index)
-
-
-_games = games.find_games

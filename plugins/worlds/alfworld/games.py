@@ -110,11 +110,11 @@ class _Problem:
             if name not in sections:
                 raise UsageError(f"its problem has no {name}")
         self.facts: dict[str, list[list[str]]] = defaultdict(list)
-        for fact in sections[":init"]:
+        for number, fact in enumerate(sections[":init"], 1):
             if isinstance(fact, list) and fact and all(map(_is_name, fact)):
                 self.facts[fact[0]].append(fact[1:])
             elif not (isinstance(fact, list) and fact and fact[0] == "="):
-                raise UsageError(f"{str(fact)[:80]} in :init is no fact")
+                raise UsageError(f"part {number} of its :init is no fact")
         self.goal = sections[":goal"]
         self.names = display_names({name for facts in self.facts.values() for fact in facts for name in fact})
 
@@ -222,7 +222,7 @@ def _atoms(expression: Any) -> Iterator[list[str]]:
     while pending:
         part = pending.pop()
         if not isinstance(part, list) or not part:
-            raise UsageError(f"its goal has {part!r} in place of a condition")
+            raise UsageError("its goal has a name or nothing in place of a condition")
         if part[0] == "and":
             pending += part[1:]
         elif part[0] == "exists" and len(part) == 3:
