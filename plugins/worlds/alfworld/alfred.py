@@ -40,6 +40,9 @@ from rollenv.plugins.worlds.alfworld.world import SPELLINGS, Receptacle, Room, S
 Pose = tuple[float, float, float]
 #: Distances in metres: between poses of one receptacle, to the neighbour of an object, and up or down to it.
 _SAME, _NEAR, _HEIGHT = 0.15, 1.0, 0.1
+_FIELDS = {
+    "trial": str, "type": str, "pddl": dict, "floor_plan": str, "objects": list, "plan": list, "task_desc": list,
+}  # fmt: skip
 _HOLDERS = {"towel": "towelholder", "handtowel": "handtowelholder"}
 
 
@@ -101,8 +104,15 @@ def load_trials(data: str | Path | None) -> Trials:
 def _load(folder: str) -> Trials:
     splits = {split: list(_read(Path(folder, f"{split}.jsonl.gz"))) for split in SPLITS}
     scenes: dict[str, Scene] = defaultdict(Scene)
-    for trial in (each for split in SPLITS for each in splits[split]):
-        _learn(scenes[trial["floor_plan"]], trial)
+    for split in SPLITS:
+        for number, trial in enumerate(splits[split], 1):
+            try:
+                _goal(trial)
+                _learn(scenes[trial["floor_plan"]], trial)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                raise UsageError(
+                    f"{folder}/{split}.jsonl.gz, line {number}: the trial is damaged: {error!r}"
+                ) from error
     return Trials(splits, dict(scenes))
 
 
@@ -114,12 +124,13 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             trial = json.loads(line)
-            missing = {"trial", "type", "pddl", "floor_plan", "objects", "plan", "task_desc"} - trial.keys()
-        except (json.JSONDecodeError, AttributeError) as error:
+        except json.JSONDecodeError as error:
             raise UsageError(f"{path}, line {number}: no trial of ALFRED ({error})") from error
-        if missing or trial["type"] not in TASKS:
-            what = f"no {', '.join(sorted(missing))}" if missing else f"the type {trial['type']!r} is unknown"
-            raise UsageError(f"{path}, line {number}: {what}")
+        for name, kind in _FIELDS.items():
+            if not isinstance(trial, dict) or not isinstance(trial.get(name), kind):
+                raise UsageError(f"{path}, line {number}: no {name} as ALFRED's trials have it ({kind.__name__})")
+        if trial["type"] not in TASKS:
+            raise UsageError(f"{path}, line {number}: the type {trial['type']!r} is unknown")
         yield trial
 
 
@@ -135,6 +146,8 @@ def _learn(scene: Scene, trial: dict[str, Any]) -> None:
     for name, *pose in trial["objects"]:
         holder = _HOLDERS.get(_kind(name))
         x, y, z = pose
+        if not isinstance(x + y + z, int | float):
+            raise ValueError(f"the pose of {name} is {pose}")
         if holder and y > 0.9 and scene.receptacle_of(_kind(name), (x, y, z)) is None:
             scene.known.append(((x, y, z), scene.find(holder, (x, y, z))))
 
@@ -176,7 +189,7 @@ def rebuild(trials: Trials, trial: dict[str, Any], *, spelling: str = "move", pe
         contents[min(beside)[1]].append((kind, pose))
     forms = [sentence(goal, form) for form in (0, 1)]
     if people:
-        forms = [text.strip().rstrip(".") for text in trial["task_desc"] if text.strip()] or forms
+        forms = [text for each in trial["task_desc"] if (text := str(each).strip().rstrip("."))] or forms
     task = forms[zlib.crc32(trial["trial"].encode()) % len(forms)]
     room = furnish(
         [(kind, _identity(kind, pose), [(each, _identity(each, at)) for each, at in inside])
@@ -200,8 +213,8 @@ def why_left_out(trials: Trials, trial: dict[str, Any]) -> str:
         taken = [number for _, _, number in _taken(scene, trial)]
     except Broken as reason:
         return str(reason)
-    if goal.needs == "two" and len(taken) < 2:
-        return f"{trial['trial']}: its demonstration takes one {goal.thing}"
+    if len(taken) < 1 + (goal.needs == "two"):
+        return f"{trial['trial']}: its demonstration takes {len(taken)} objects"
     there = [number for number in taken if scene.receptacles[number][0] == goal.receptacle]
     done = (not goal.needs and there) or (goal.needs == "two" and len(there) > len(set(there)))
     return f"{trial['trial']}: the task is done from the start" if done else ""

@@ -271,7 +271,8 @@ class AlfWorldGenerated(AlfWorld):
         **others: Any,
     ):
         super().__init__(max_steps, **others)
-        self.size = Size(tuple(tasks) or tuple(TASKS), receptacles, objects, split)
+        named = (tasks,) if isinstance(tasks, str) else tuple(tasks)
+        self.size = Size(named or tuple(TASKS), receptacles, objects, split)
 
     def _draw(self, options: dict[str, Any]) -> int:
         return self.randint(2**48)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rollenv.plugins.worlds.alfworld import kinds
-from rollenv.plugins.worlds.alfworld.goals import Goal
+from rollenv.plugins.worlds.alfworld.goals import Goal, sentence
 
 GRAMMAR = """
 grammar :: \"\"\"
@@ -132,3 +133,19 @@ def write_games(folder: Path, games: Iterable[Mapping[str, Any]], split: str = "
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(data))
     return folder
+
+
+def drawn_game(seed: int) -> dict[str, Any]:
+    """A game in a small room, at random; with an odd seed, receptacles share places."""
+    rng = random.Random(seed)
+    scene: dict[str, list[str]] = {
+        f"{kind}|{n}": [] for kind in ("Cabinet", "CounterTop", "Drawer", "Shelf") for n in range(rng.randint(1, 3))
+    }
+    scene |= {"Fridge|1": [], "Microwave|1": [], "Sink|1|SinkBasin": [], "Desk|1": ["DeskLamp|1"]}
+    for kind in ("Apple", "Mug", "Knife", "ButterKnife", "Lettuce", "Plate", "Spoon", "Book", "SoapBar", "Egg"):
+        for n in range(rng.randint(1, 2)):
+            scene[rng.choice(list(scene))].append(f"{kind}|{rng.randrange(100)}|{n}")
+    places = list(scene)
+    rng.shuffle(places)
+    goal = [Goal("book", "cabinet"), Goal("mug", lamp="desklamp"), Goal("apple", "fridge", "hot")][seed % 3]
+    return game(scene, goal, sentence(goal, 0), shared=[places[:2], places[2:5]] if seed % 2 else [])
