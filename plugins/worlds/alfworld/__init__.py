@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollenv.core.needs import Ability, DataFiles
 from rollenv.core.registry import ABILITIES, register
+from rollenv.plugins.worlds.alfworld.needs import GAMES, TRIALS
 
-NEED = DataFiles("alfred", ("train.jsonl.gz",), "https://github.com/askforalfred/alfred")
 _ENV = "rollenv.plugins.worlds.alfworld.env"
 #: Levels of the generated rooms, easy ones first.
 LEVELS: list[dict[str, Any]] = [
@@ -20,14 +19,13 @@ LEVELS: list[dict[str, Any]] = [
 
 def register_family() -> None:
     """Register official games, the rooms rebuilt from ALFRED, and the generated ones."""
-    games = Ability("official games of ALFWorld", "rollenv.plugins.worlds.alfworld.games:why_not")
-    register("alfworld:game", f"{_ENV}:AlfWorldGame", abilities=ABILITIES, needs=[games], indexed=True)
+    register("alfworld:game", f"{_ENV}:AlfWorldGame", abilities=ABILITIES, needs=[GAMES], indexed=True)
     for name, split in (("train", "train"), ("seen", "valid_seen"), ("unseen", "valid_unseen")):
         register(
             f"alfworld:alfred-{name}",
             f"{_ENV}:AlfWorldRebuilt",
             abilities=ABILITIES,
-            needs=[NEED],
+            needs=[TRIALS],
             indexed=True,
             split=split,
         )

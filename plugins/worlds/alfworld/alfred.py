@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import Broken, UsageError
-from rollenv.plugins.worlds.alfworld import NEED
 from rollenv.plugins.worlds.alfworld.games import SPLITS, display_names, mangle
 from rollenv.plugins.worlds.alfworld.goals import TASKS, Goal, make_goal, sentence
 from rollenv.plugins.worlds.alfworld.kinds import (
@@ -35,6 +34,7 @@ from rollenv.plugins.worlds.alfworld.kinds import (
     SLICEABLE,
     VESSELS,
 )
+from rollenv.plugins.worlds.alfworld.needs import TRIALS
 from rollenv.plugins.worlds.alfworld.world import SPELLINGS, Receptacle, Room, State, Thing
 
 Pose = tuple[float, float, float]
@@ -97,7 +97,7 @@ def load_trials(data: str | Path | None) -> Trials:
         MissingData: the files are not there.
         UsageError: a file or a line of it is not as it should be.
     """
-    return _load(str(NEED.found() if data is None else data))
+    return _load(str(TRIALS.found() if data is None else data))
 
 
 @functools.lru_cache(maxsize=2)

@@ -422,7 +422,7 @@ def test_damaged_trials_are_refused(tmp_path, data):
         alfred.load_trials(tmp_path)
     for split in ("train", "valid_seen", "valid_unseen"):
         (tmp_path / f"{split}.jsonl.gz").write_bytes(gzip.compress(b'{"trial": 1}\n'))
-    with pytest.raises(rollenv.UsageError, match=r"line 1: no type"):
+    with pytest.raises(rollenv.UsageError, match=r"line 1: no trial"):
         alfred.load_trials(tmp_path)
 
 
