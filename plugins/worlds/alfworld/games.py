@@ -40,7 +40,6 @@ def why_not() -> str | None:
     return f"the official games are not here: {HINT}"
 
 
-@functools.lru_cache(maxsize=8)
 def find_games(games: str, split: str) -> tuple[Path, ...]:
     """Return the solvable games of a split, sorted by their path below the folder, on every machine alike.
 
@@ -54,11 +53,16 @@ def find_games(games: str, split: str) -> tuple[Path, ...]:
     root = Path(given) if games else Path(given, FOLDER, split)
     if root.is_file():
         return (root,)
-    files = sorted(root.rglob(FILE), key=lambda path: path.relative_to(root).as_posix()) if given else []
-    found = tuple(path for path in files if _is_played(path.relative_to(root).as_posix()) and _is_solvable(path))
+    found = _games_in(root) if given else ()
     if not found:
         raise MissingData(f"no solvable {FILE} is below {root if given else '$ALFWORLD_DATA'}; {HINT}")
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _games_in(root: Path) -> tuple[Path, ...]:
+    files = sorted(root.rglob(FILE), key=lambda path: path.relative_to(root).as_posix())
+    return tuple(path for path in files if _is_played(path.relative_to(root).as_posix()) and _is_solvable(path))
 
 
 def _is_played(path: str) -> bool:

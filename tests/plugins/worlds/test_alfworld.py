@@ -16,7 +16,7 @@ from rollenv.core.curriculum import Curriculum
 from rollenv.core.errors import Broken, MissingData, Unsolvable
 from rollenv.plugins.worlds.alfworld import alfred
 from rollenv.plugins.worlds.alfworld.env import read_command
-from rollenv.plugins.worlds.alfworld.games import find_games, room_of
+from rollenv.plugins.worlds.alfworld.games import room_of
 from rollenv.plugins.worlds.alfworld.goals import TASKS, Goal, sentence
 from rollenv.trainers.config import load_config
 
@@ -246,7 +246,6 @@ def official(tmp_path, monkeypatch):
     ]
     write_games(tmp_path, made)
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
-    find_games.cache_clear()
     return made
 
 
@@ -349,13 +348,13 @@ def test_only_games_that_alfworld_plays_are_found(tmp_path, monkeypatch):
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     with pytest.raises(MissingData, match="ALFWORLD_DATA"):
         rollenv.make("alfworld:game")
-    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
-    find_games.cache_clear()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "empty"))
     with pytest.raises(MissingData, match=r"json_2\.1\.1"):
         rollenv.make("alfworld:game")
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     write_games(tmp_path, [GOOD, GOOD | {"solvable": False}, GOOD], "train")
     (tmp_path / "json_2.1.1/train/task-002").rename(tmp_path / "json_2.1.1/train/pick_and_place_with_movable_recep")
-    find_games.cache_clear()
     assert rollenv.make("alfworld:game").num_tasks() == 1
     with pytest.raises(rollenv.UsageError, match="valid_unseen"):
         rollenv.make("alfworld:game", split="test")
