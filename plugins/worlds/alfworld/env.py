@@ -128,8 +128,8 @@ class AlfWorld(Env):
         """Return the task and the whole room, closed receptacles too; empty before the first reset."""
         if self._task is None:
             return ""
-        seen = f"\nSeen: {sorted(self.state.seen)}" if self.brief else ""
-        return self.room.render(self.state) + seen
+        seen = [self.room.receptacles[number].name for number in sorted(self.state.seen)]
+        return self.room.render(self.state) + (f"\nSeen: {', '.join(seen)}" if self.brief else "")
 
     # -- abilities ---------------------------------------------------------------------------------------------------
 
@@ -187,9 +187,25 @@ class AlfWorldGame(AlfWorld):
     reset_options = frozenset({"index"})
 
     def __init__(
-        self, split: str = "train", games: str = "", max_steps: int = 50, *, spelling: str = "", **others: Any
+        self,
+        split: str = "train",
+        games: str = "",
+        max_steps: int = 50,
+        *,
+        spelling: str = "",
+        admissible: bool = True,
+        show_commands: bool = True,
+        brief: bool = False,
+        oracle: str = "explores",
     ):
-        super().__init__(max_steps, spelling=spelling or "move", **others)
+        super().__init__(
+            max_steps,
+            spelling=spelling or "move",
+            admissible=admissible,
+            show_commands=show_commands,
+            brief=brief,
+            oracle=oracle,
+        )
         _check_split(split)
         self.spelling = spelling
         self.files = find_games(games, split)
@@ -228,9 +244,15 @@ class AlfWorldRebuilt(AlfWorld):
         *,
         sentences: str = "templates",
         data: str | Path | None = None,
-        **others: Any,
+        spelling: str = "move",
+        admissible: bool = True,
+        show_commands: bool = True,
+        brief: bool = False,
+        oracle: str = "explores",
     ):
-        super().__init__(max_steps, **others)
+        super().__init__(
+            max_steps, spelling=spelling, admissible=admissible, show_commands=show_commands, brief=brief, oracle=oracle
+        )
         _check_split(split)
         if sentences not in ("templates", "people"):
             raise UsageError(f"sentences {sentences!r} is unknown; choose from templates, people")
@@ -268,9 +290,16 @@ class AlfWorldGenerated(AlfWorld):
         objects: int | None = None,
         split: str = "all",
         max_steps: int = 50,
-        **others: Any,
+        *,
+        spelling: str = "move",
+        admissible: bool = True,
+        show_commands: bool = True,
+        brief: bool = False,
+        oracle: str = "explores",
     ):
-        super().__init__(max_steps, **others)
+        super().__init__(
+            max_steps, spelling=spelling, admissible=admissible, show_commands=show_commands, brief=brief, oracle=oracle
+        )
         named = (tasks,) if isinstance(tasks, str) else tuple(tasks)
         self.size = Size(named or tuple(TASKS), receptacles, objects, split)
 
