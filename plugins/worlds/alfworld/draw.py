@@ -53,10 +53,8 @@ def draw_room(seed: int, size: Size, spelling: str) -> Room:
     """Return the room of a seed: the same on every machine."""
     rng = random.Random(seed)
     for _ in range(_MAX_DRAWS):
-        kind = _choose(
-            rng, {name: sum(room.tasks.get(t, 0) for t in size.tasks) for name, room in room_kinds().items()}
-        )
-        room = room_kinds()[kind]
+        shares = {name: sum(room.tasks.get(task, 0) for task in size.tasks) for name, room in room_kinds().items()}
+        room = room_kinds()[_choose(rng, shares)]
         goal = _draw_goal(rng, room, size)
         receptacles = goal and _draw_receptacles(rng, room, goal, size.receptacles)
         if not goal or not receptacles:
@@ -87,12 +85,8 @@ def _draw_goal(rng: random.Random, room: RoomKind, size: Size) -> Goal | None:
     things = {thing: n + 1 for thing, n in room.wanted.items() if thing not in LAMPS and (not able or thing in able)}
     thing = _choose(rng, things)
     if task == "look_at_obj_in_light":
-        return make_goal(
-            task,
-            thing,
-            "",
-            _choose(rng, {lamp: sum(room.places[lamp].values()) for lamp in sorted(LAMPS & room.places.keys())}),
-        )
+        lamps = {lamp: sum(room.places[lamp].values()) for lamp in sorted(LAMPS & room.places.keys())}
+        return make_goal(task, thing, "", _choose(rng, lamps))
     targets = {kind: n for kind, n in room.targets.items() if (kind, thing) in FITS}
     # Somewhere else than in the target, where the object can be found.
     targets = {kind: n for kind, n in targets.items() if room.places[thing].keys() - {kind}}

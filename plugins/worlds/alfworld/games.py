@@ -71,11 +71,12 @@ def _is_played(path: str) -> bool:
 
 
 def _is_solvable(path: Path) -> bool:
-    return re.search(rb'"solvable"\s*:\s*false', path.read_bytes()) is None
+    return re.search(rb'"solvable"\s*:\s*true', path.read_bytes()) is not None
 
 
+@functools.lru_cache(maxsize=128)
 def read_game(path: Path, spelling: str = "") -> Room:
-    """Read a game.
+    """Read a game; the members of a group share it.
 
     Args:
         spelling: how objects are put down, a key of :data:`SPELLINGS`; empty for the game's own.

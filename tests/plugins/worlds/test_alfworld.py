@@ -353,7 +353,7 @@ def test_only_games_that_alfworld_plays_are_found(tmp_path, monkeypatch):
     with pytest.raises(MissingData, match=r"json_2\.1\.1"):
         rollenv.make("alfworld:game")
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
-    write_games(tmp_path, [GOOD, GOOD | {"solvable": False}, GOOD], "train")
+    write_games(tmp_path, [GOOD, GOOD | {"solvable": False}, GOOD, GOOD | {"solvable": None}], "train")
     (tmp_path / "json_2.1.1/train/task-002").rename(tmp_path / "json_2.1.1/train/pick_and_place_with_movable_recep")
     assert rollenv.make("alfworld:game").num_tasks() == 1
     with pytest.raises(rollenv.UsageError, match="valid_unseen"):
