@@ -333,8 +333,9 @@ def test_what_is_no_game_is_refused(tmp_path, data, told):
 
 def test_a_file_that_is_no_json_is_refused(tmp_path):
     for text in (b"\xff\xfe", b"{", b"[" * 100_000):
-        (tmp_path / "game.tw-pddl").write_bytes(text)
-        with rollenv.make("alfworld:game", games=str(tmp_path)) as env, pytest.raises(rollenv.UsageError, match="JSON"):
+        path = tmp_path / "game.tw-pddl"
+        path.write_bytes(text)
+        with rollenv.make("alfworld:game", games=str(path)) as env, pytest.raises(rollenv.UsageError, match="JSON"):
             env.reset(seed=0)
 
 
