@@ -149,6 +149,10 @@ class AlfWorld(Env):
         seen = sorted(self.state.seen) if self.brief else ""
         return f"{self._task} {self.room.key(self.state)} {seen}"
 
+    def alike_key(self) -> str:
+        """Return the goal and the kinds of the receptacles. Splits of generated rooms share none."""
+        return f"{self.room.goal} {sorted(each.kind for each in self.room.receptacles)}"
+
     def _get_state(self) -> dict[str, Any]:
         state = None if self._task is None else self.state.to_json()
         return {"task": self._task, "turn": self.turn, "state": state}
