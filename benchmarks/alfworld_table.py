@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from rollenv.core.errors import Broken
+from rollenv.core.errors import UsageError
 from rollenv.plugins.worlds.alfworld.alfred import load_trials, playable, rebuild
 from rollenv.plugins.worlds.alfworld.world import Room
 
@@ -23,7 +23,7 @@ def count_table() -> str:
         room = next(name for name, numbers in ROOMS.items() if number in numbers)
         try:
             rooms[room].append((trial["floor_plan"], trial["type"], rebuild(trials, trial)))
-        except Broken as reason:
+        except UsageError as reason:
             raise SystemExit(f"{reason}: playable() should have left it out") from reason
     return "\n".join(line for name in ROOMS for line in _lines(name, rooms[name]))
 
