@@ -118,19 +118,15 @@ RULES = [
     (("go to desk 1",), "look", "You are facing the desk 1. Next to it, you see nothing."),
     (("go to desk 1",), "go to desk 1", None),
     ((), "go to desk 2", None),
-    ((), "go desk 1", None),
     ((), "open fridge 1", None),
     (("go to fridge 1",), "open fridge 1", "You open the fridge 1. The fridge 1 is open. In it, you see a potato 1."),
-    (("go to fridge 1",), "close fridge 1", None),
     (("go to fridge 1", "open fridge 1"), "open fridge 1", None),
     (("go to fridge 1", "open fridge 1"), "close fridge 1", "You close the fridge 1."),
     (("go to fridge 1", "open fridge 1", "go to desk 1"), "go to fridge 1",
      "You arrive at fridge 1. The fridge 1 is open. In it, you see a potato 1."),
-    (("go to countertop 1",), "open countertop 1", None),
     (("go to fridge 1",), "take potato 1 from fridge 1", None),
     (("go to fridge 1", "open fridge 1"), "take potato 1 from fridge 1", "You pick up the potato 1 from the fridge 1."),
     (APPLE[:1], APPLE[1], "You pick up the apple 1 from the countertop 1."),
-    (APPLE[:1], "take apple 1", None),
     (APPLE[:1], "take apple 1 from desk 1", None),
     (APPLE, "take egg 1 from countertop 1", None),
     (("go to desk 1",), "take desklamp 1 from desk 1", None),
@@ -160,7 +156,6 @@ RULES = [
     (APPLE[:1], "examine apple 1", None),
     (APPLE, "examine apple 1", "There's nothing special about apple 1."),
     (("go to fridge 1",), "examine fridge 1", "The fridge 1 is closed."),
-    (("go to desk 1",), "examine desk 1", "On the desk 1, you see a desklamp 1."),
     ((), "examine desk 1", None),
     (("go to countertop 1", "take mug 1 from countertop 1"), "examine mug 1",
      "This is a normal mug 1. In it, you see nothing."),
@@ -268,19 +263,12 @@ def test_oracles_win_the_games(official, oracle):
     assert won == [True] * len(WON)
 
 
-def test_an_old_game_names_places_as_it_did(official):
-    with rollenv.make("alfworld:game", split="valid_unseen") as env:
-        env.reset(options={"index": list(WON).index("old game")})
-        assert env.step("go to fridge 1")[0].startswith("You arrive at loc ")
-
-
-def test_the_spelling_of_a_game_can_be_changed(official):
+def test_old_games_name_places_and_spellings_can_be_changed(official):
     with rollenv.make("alfworld:game", split="valid_unseen", spelling="put") as env:
-        env.reset(options={"index": 0})
-        for step in ("go to countertop 1", "take book 1 from countertop 1"):
-            *_, info = env.step(step)
-        assert "put book 1 in/on countertop 1" in info["admissible_commands"]
-        assert env.step("move book 1 to countertop 1")[0] == "Nothing happens."
+        env.reset(options={"index": list(WON).index("old game")})
+        assert env.step("go to countertop 1")[0].startswith("You arrive at loc ")
+        assert "put egg 1 in/on countertop 1" in env.step("take egg 1 from countertop 1")[4]["admissible_commands"]
+        assert env.step("move egg 1 to countertop 1")[0] == "Nothing happens."
 
 
 def test_games_keep_the_contract(official):
@@ -519,18 +507,12 @@ def test_the_command_in_an_answer(text, command):
     assert read_command(text) == command
 
 
-def play_on(env):
-    while True:
-        env.step(env.oracle_action())
-
-
 def test_an_expert_says_when_a_task_cannot_be_done():
     room = room_of(game({**SCENE, "Microwave|1": []}, Goal("plate", "cabinet"), "put a plate in cabinet"))
     with rollenv.make("alfworld:generated") as env:
-        env.reset(seed=0)
-        env.room, env.state = room, room.start.copy()
+        env._room = lambda task: room
         with pytest.raises(Unsolvable, match="plate"):
-            play_on(env)
+            play(env, lambda e: e.oracle_action())
 
 
 def test_the_published_setting():
