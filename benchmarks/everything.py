@@ -65,6 +65,7 @@ SCRIPTS = (
     Script("textarena_rewards", "--seeds 1"),
     Script("grading", data="gsm8k"),
     Script("webshop", "--only reference speed", data="webshop"),
+    Script("alfworld", "--episodes 20 --games 2", data="alfred"),
     Script("sandbox", "-n 10", peer="jupyter"),
     Script("machines", "--small"),
     Script("sandbox_memory"),
