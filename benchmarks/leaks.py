@@ -82,10 +82,10 @@ def main() -> None:
         ),
         **{
             each: lambda each=each: published(each, test, train)
-            for each in ("textcraft:TextCraft-v0", "textcraft:Synth-v0", "alfworld:generated")
+            for each in ("textcraft:TextCraft-v0", "textcraft:Synth-v0", "textcraft:Generated-v0", "alfworld:generated")
         },
-        "alfworld:alfred, seen": lambda: published("alfworld:alfred", {"split": "valid_seen"}, train),
-        "alfworld:alfred, unseen": lambda: published("alfworld:alfred", {"split": "valid_unseen"}, train),
+        "alfworld:alfred-seen": lambda: published("alfworld:alfred-seen", {}, train),
+        "alfworld:alfred-unseen": lambda: published("alfworld:alfred-unseen", {}, train),
     }
     rows: Rows = []
     for name, each in looks.items():

@@ -28,3 +28,21 @@ make eval:MATH500 --alike --name math500 --about "MATH-500 in its order." --sour
 make code:HumanEval --alike --name humaneval --about "HumanEval's 164 problems in their order." \
   --source "openai/human-eval, MIT."
 make spiel:kuhn_poker -n 6 --name kuhn --about "Kuhn poker for two seats: six deals."
+
+out=${2:-build/panels/worlds}
+make alfworld:generated split=test -n 200 --training split=train --name alfworld-generated-200 \
+  --about "Rooms and tasks drawn from the statistics of ALFRED's trials, of goals and receptacles that training never has together."
+make alfworld:alfred-seen -n 140 --training split=train --alike --name alfred-seen-140 \
+  --about "The first 140 trials of valid_seen, rebuilt: no result on ALFWorld's official games." --source "askforalfred/alfred, MIT."
+make alfworld:alfred-unseen -n 134 --training split=train --alike --name alfred-unseen-134 \
+  --about "The first 134 trials of valid_unseen, rebuilt: no result on ALFWorld's official games." --source "askforalfred/alfred, MIT."
+make textcraft:TextCraft-v0 split=test --training split=train --alike --name textcraft-100 \
+  --about "The published validation tasks, of which half ask for the same items as a training task, and 8 ids occur twice." \
+  --source "platoon-textcraft 0.3.0, MIT."
+make textcraft:TextCraft-v0 split=test -n 48 --training split=train --name textcraft-clean-48 \
+  --about "Of the published validation tasks, 52 ask for other items than every training task, 4 of them for those of another one." \
+  --source "platoon-textcraft 0.3.0, MIT."
+make textcraft:Synth-v0 split=test --training split=train --alike --name textcraft-synth-632 \
+  --about "The published validation tasks of TextCraft-Synth." --source "platoon-textcraft 0.3.0, MIT."
+make textcraft:Generated-v0 split=test -n 200 --training split=train --alike --name textcraft-generated-200 \
+  --about "Generated tasks on generated recipes: sets of items that training never asks for."

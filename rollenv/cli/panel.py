@@ -141,8 +141,10 @@ def check(
     else:
         compared = ", ".join(f"{number} of {env}" for env, number in findings.compared.items())
         alike = f"; {len(findings.alike)} alike a task for training, {len(findings.equal)} equal" if compared else ""
+        number = len(findings.repeating)
+        repeating = f", {number} of them alike an earlier one" if number else ""
         console.print(
-            f"{found.name} ({found.hash}): {findings.members} members{alike}"
+            f"{found.name} ({found.hash}): {findings.members} members{repeating}{alike}"
             f"; compared with {compared or 'no tasks for training: it names none'}",
             markup=False,
             soft_wrap=True,

@@ -29,7 +29,9 @@ class Findings:
     differing: list[str] = field(default_factory=list)
     """Members that are other tasks here, each with what differs."""
     twice: list[str] = field(default_factory=list)
-    """Members that are alike an earlier one."""
+    """Members that are equal to an earlier one."""
+    repeating: list[str] = field(default_factory=list)
+    """Members that are alike an earlier one, equal ones among them: no fault, but fewer different tasks."""
     equal: list[str] = field(default_factory=list)
     """Members that are, unchanged, tasks for training."""
     alike: list[str] = field(default_factory=list)
@@ -39,7 +41,7 @@ class Findings:
 
     def problems(self, panel: Panel) -> list[str]:
         """Sentences about what is wrong."""
-        kinds = (("are other tasks here", self.differing), ("are alike an earlier member", self.twice))
+        kinds = (("are other tasks here", self.differing), ("are equal to an earlier member", self.twice))
         found = [f"{len(each)} of {self.members} members {what}; the first: {each[0]}" for what, each in kinds if each]
         if len(self.alike) != panel.alike_in_training:
             first = f"; the first: {self.alike[0]}" if self.alike else ""
@@ -59,13 +61,17 @@ def check(panel: Panel, draws: int = DRAWS, watch: Callable[[int], object] = lam
     """
     found = Findings(len(panel.members))
     keys: dict[str, str] = {}
+    equal: dict[tuple[str, ...], str] = {}
     training = {id(part): _training(part, draws, found) for part in panel.parts}
     for number, ((part, member), identity) in enumerate(zip(panel.placed(), members_here(panel), strict=True)):
         name = name_of(part, member, number)
         found.differing += [f"{name}: {what}" for what in differences(member, identity)]
         if identity.alike in keys:
-            found.twice.append(f"{name}, like {keys[identity.alike]}")
+            found.repeating.append(name)
         keys.setdefault(identity.alike, name)
+        if identity[:2] in equal:
+            found.twice.append(f"{name}, like {equal[identity[:2]]}")
+        equal.setdefault(identity[:2], name)
         known, same = training[id(part)]
         if identity.alike in known:
             found.alike.append(name)
