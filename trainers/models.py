@@ -21,6 +21,7 @@ from rollenv.trainers.policies.lora import Lora
 from rollenv.trainers.policies.sharded import ShardedPolicy
 from rollenv.trainers.prompts import prompt_of
 from rollenv.trainers.ranks import ALONE, Ranks
+from rollenv.trainers.reward_model import RewardModel
 
 #: ``report(stage, done, total, numbers)``
 Report = Callable[[str, int, int, dict[str, float]], None]
@@ -45,7 +46,10 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
             seed=config.seed,
             report=report,
         )
-    player = LocalAgent.load(config.model.path, plays=config.player.kind == "local")
+    if config.algorithm.name == "reward_model":
+        player: LocalAgent = RewardModel.begin(config.model.path, config.seed)
+    else:
+        player = LocalAgent.load(config.model.path, plays=config.player.kind == "local")
     player.prompt, player.sampling = prompt, sampling
     return player
 

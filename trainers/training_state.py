@@ -30,6 +30,7 @@ from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_play
 from rollenv.trainers.policies.lora import Lora, Unadapted, merged_weights, wrapped_parameters
 from rollenv.trainers.policies.sharded import exact, sharded
 from rollenv.trainers.ranks import ALONE, Ranks
+from rollenv.trainers.reward_model import RewardModel
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
 from rollenv.trainers.sources.base import DataChanged
@@ -162,7 +163,8 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     if isinstance(config.distill, Teacher) and ranks.first and not roles.teacher.actors:
         teacher = LocalAgent.load(config.distill.path, plays=False)
     if ranks.first and saved:
-        player, states, about = checkpoint.load(saved, plays=config.player.kind == "local")
+        kind = RewardModel if config.algorithm.name == "reward_model" else LocalAgent
+        player, states, about = checkpoint.load(saved, plays=config.player.kind == "local", kind=kind)
     if ranks.first and (player is None or lora):  # a checkpoint's adapters are for the untrained model
         version = player.version if player else 0
         player = initial_agent(config, wrappers, report)
