@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,8 @@ from rollenv.trainers.sources.configured import source_of
 
 if TYPE_CHECKING:
     from rollenv.trainers.roles import RemoteReader
+
+Role = Literal["reference", "teacher"]
 
 
 @dataclass(slots=True)
@@ -152,9 +154,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     the settings, but not on the rank. Parts that train begin as copies of the player's model, so they are all there
     before a checkpoint is read into them, and the player's own weights change last.
     """
-    roles, lora = config.placement.roles, None
-    if (adapters := config.model.lora).rank:
-        lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
+    lora, roles = config.model.lora.rank, config.placement.roles
 
     # Files of the teacher and the checkpoint come before a warm-up of minutes, since they may be missing.
     teacher = player = None
@@ -173,11 +173,40 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     remote = _in_actor(config, wrappers, "teacher", ranks) if roles.teacher.actors else None
     if player and (remote or teacher):
         _refuse_other_vocabulary(player, remote or teacher)
+
+    def reader(name: Role) -> LogprobReader:
+        if name == "teacher":
+            return remote or initial_policy(config, teacher, ranks)
+        if roles.reference.actors:
+            return _in_actor(config, wrappers, name, ranks)
+        return initial_policy(config, initial_agent(config, wrappers, report) if ranks.first else None, ranks)
+
+    state = assemble(config, player, reader, ranks)
+    if player:
+        state.source = source_of(config, wrappers)
+    if saved:
+        _read(saved, state, states if ranks.first else None, ranks.share(about))
+        if lora and config.weight_form != "adapter":
+            weights = merged_weights(state.policy.model)
+            load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
+    return state
+
+
+def assemble(
+    config: TrainConfig, player: LocalAgent | None, reader: Callable[[Role], LogprobReader], ranks: Ranks = ALONE
+) -> TrainingState:
+    """Create all parts that the settings name, with the initial weights of a player (None on all ranks but the first).
+
+    Args:
+        reader: makes the teacher, and a reference that is not the policy without its adapters.
+    """
+    lora = None
+    if (adapters := config.model.lora).rank:
+        lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
     policy = initial_policy(config, player, ranks, share=config.shares_weights, lora=lora)
     _refuse_unfit(config, policy)
     state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
     if player:
-        state.source = source_of(config, wrappers)
         state.base_agent = state.player = player
         state.context = player.engine.max_context
     state.ranks, state.context = ranks, ranks.share(state.context)
@@ -186,22 +215,15 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     if isinstance(config.kl, KlReward):
         state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
     if config.reads_reference:
-        state.reference = _reference(config, wrappers, report, policy, ranks)
+        state.reference = Unadapted(policy, policy.model) if lora else reader("reference")
     if isinstance(config.distill, Teacher):
-        state.teacher = remote or initial_policy(config, teacher, ranks)
+        state.teacher = reader("teacher")
     elif isinstance(config.distill, Sibling) and config.distill.decay:
         state.teacher = Averaged(initial_policy(config, player, ranks, lora=lora), config.distill.decay)
-    if saved:
-        _read(saved, state, states if ranks.first else None, ranks.share(about))
-        if lora and config.weight_form != "adapter":
-            weights = merged_weights(policy.model)
-            load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
     return state
 
 
-def _in_actor(
-    config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"], ranks: Ranks
-) -> RemoteReader:
+def _in_actor(config: TrainConfig, wrappers: Wrappers, name: Role, ranks: Ranks) -> RemoteReader:
     from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
 
     return RemoteReader(config, wrappers, name, ranks)
@@ -245,18 +267,6 @@ def _critic(
         model = model.to(policy.device)
     how = {"lr": settings.lr, "clip": settings.clip, "max_grad_norm": config.optimizer.max_grad_norm}
     return Critic(model, kind=settings.kind, packs=policy.packs, distribute=distribute, **how)
-
-
-def _reference(
-    config: TrainConfig, wrappers: Wrappers, report: Report, policy: LocalPolicy, ranks: Ranks
-) -> LogprobReader:
-    """Create the reference of the KL divergence: the untrained model."""
-    if config.model.lora.rank:
-        return Unadapted(policy, policy.model)
-    if config.placement.roles.reference.actors:
-        return _in_actor(config, wrappers, "reference", ranks)
-    untrained = initial_agent(config, wrappers, report) if ranks.first else None
-    return initial_policy(config, untrained, ranks)
 
 
 def _read(saved: Path, state: TrainingState, states: dict[str, Any] | None, about: dict[str, Any]) -> None:
