@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rollenv.agents.demonstrator import Demonstrator
 from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.warm_up import Report
 from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.manager import RolloutManager
@@ -17,7 +18,7 @@ from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import BradleyTerry, PairedPreference, Preference
 from rollenv.trainers.config.batches import StoredConfig
-from rollenv.trainers.given_episodes import ORACLE, Epochs, Report, Unusable, is_held_out, read_given
+from rollenv.trainers.given_episodes import ORACLE, Epochs, Unusable, is_held_out, read_given
 from rollenv.trainers.reward_model import accuracy_of_lengths, pairs_of
 from rollenv.trainers.sources.base import TaskSource
 

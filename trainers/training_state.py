@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.warm_up import Report
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Task
@@ -21,7 +22,7 @@ from rollenv.trainers.config.algorithms import CriticConfig, Ppo
 from rollenv.trainers.config.losses import KlReward, Sibling, Teacher
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
-from rollenv.trainers.models import Report, initial_agent, initial_policy
+from rollenv.trainers.models import initial_agent, initial_policy
 from rollenv.trainers.player_engines import TrainedPlayer
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import LogprobReader
