@@ -65,10 +65,11 @@ class Preferences:
 
     def _match(self, returns: Floats, settings: BradleyTerry) -> None:
         """Take the pairs of :func:`~rollenv.trainers.reward_model.pairs_of`, the preferred trajectory first."""
-        self.pairs = [(better, better + 1) for better in range(0, len(returns), 2)]
+        self.pairs = [(at, at + 1) for at in range(0, len(returns), 2) if self.data.kept[at : at + 2].all()]
         self.chosen, self.rejected = ([self._weighted(pair[side], 0) for pair in self.pairs] for side in (0, 1))
         of_rows = [self.data.trajectories[better].record.get("margin", 0.0) for better, _ in self.pairs]
-        self.wanted = torch.tensor(settings.margin * (returns[::2] - returns[1::2]) + np.array(of_rows))
+        apart = [settings.margin * float(returns[better] - returns[worse]) for better, worse in self.pairs]
+        self.wanted = torch.tensor([sum(each) for each in zip(apart, of_rows, strict=True)], dtype=torch.float64)
 
     def _shared_turns(self, a: int, b: int) -> int:
         """Return the number of leading turns with equal prompts and answers."""

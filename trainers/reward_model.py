@@ -46,7 +46,7 @@ class RewardModel(LocalAgent):
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: Any, mean: float = 0.0, std: float = 1.0):
-        super().__init__(model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, ChatPrompt(), plays=False)
+        super().__init__(model, tokenizer, ChatPrompt(), plays=False)
         self.mean, self.std = mean, std
 
     @classmethod

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.warm_up import Report
@@ -170,6 +172,8 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
         version = player.version if player else 0
         player = initial_agent(config, wrappers, report)
         player.version = version
+    if isinstance(player, RewardModel) and torch.cuda.is_available():  # as a reward beside a player, it is on the CPU
+        player.model.to("cuda")
 
     remote = _in_actor(config, wrappers, "teacher", ranks) if roles.teacher.actors else None
     if player and (remote or teacher):

@@ -159,6 +159,17 @@ def test_training_may_see_the_reward_model_alone_and_logs_the_true_reward(traine
     assert abs(rows[-1]["eval/trained_reward"]) <= 3
 
 
+def test_a_pair_without_one_of_its_episodes_is_left_out(model, tmp_path):
+    file = tmp_path / "stored.jsonl"
+    cut = episode(0.0, 5)
+    cut.turns[0].finish = "length"
+    storage.write(file, [episode(1.0, 4), cut, episode(1.0, 6, task=1), episode(0.0, 7, task=1)])
+    settings = [str(file), f"model={model}", "held_out=0", "rewards.at_limit=drop", f"run_dir={tmp_path / 'run'}"]
+    with trainer_of(*settings) as trainer:
+        trainer.fit()
+    assert (trainer.rows[1]["pairs"], trainer.rows[1]["trained_samples"]) == (1, 2)
+
+
 @pytest.mark.parametrize("given", [["lrr=1", "x.jsonl"], ["lr=0", "x.jsonl"], ["lr=1"], ["x.jsonl", "data=3"]])
 def test_wrong_settings_are_named(given, tmp_path):
     (tmp_path / "x.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
