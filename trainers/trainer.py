@@ -365,7 +365,7 @@ class Trainer:
                 found = function_at(name, "eval.measures", self.run.path)(player, config)
                 found = validation.numbers(found, f"the answer of eval.measures {name!r}")
                 metrics |= {f"eval/{key}": value for key, value in found.items()}
-        if played:
+        if played or self.config.eval.measures:
             self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
         if self.rewards:
