@@ -50,19 +50,4 @@ __all__ = [
     "VLLMAgent",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "rollenv.agents.base": "Action Agent AgentFailed ConstantAgent ContextFull NopAgent OracleAgent "
-        "RandomAgent Session Updatable",
-        "rollenv.agents.chat.agent": "ChatAgent",
-        "rollenv.agents.chat.endpoint": "Endpoint",
-        "rollenv.agents.engine_agent": "EngineAgent",
-        "rollenv.agents.engines.base": "Sampling",
-        "rollenv.agents.gateway.gateway": "Gateway",
-        "rollenv.agents.harness.agent": "HarnessAgent TrainedHarnessAgent",
-        "rollenv.agents.local": "LocalAgent",
-        "rollenv.agents.scripted": "ReplayAgent",
-        "rollenv.agents.vllm": "VLLMAgent",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

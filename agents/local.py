@@ -80,7 +80,9 @@ class LocalAgent(OwnsEngine, Agent):
         if plays:
             self.engine = LocalEngine(model, stop, decode=lambda ids: str(tokenizer.decode(ids)))
         else:
-            self.engine = NoEngine(stop | generation_stops(model.generation_config), longest_context(model.config))
+            self.engine = NoEngine(
+                stop | generation_stops(getattr(model, "generation_config", None)), longest_context(model.config)
+            )
         self._sessions = itertools.count()
         self._format: ChatFormat | None = None
         self._ids = Remembered(self._encode)
@@ -118,7 +120,7 @@ class LocalAgent(OwnsEngine, Agent):
 
         The generation config gets the end tokens of the chat template too, at which the model was trained to stop.
         """
-        config = self.model.generation_config
+        config = getattr(self.model, "generation_config", None)
         if config is not None and self._chats:
             ends = generation_stops(config) | stop_ids(self.tokenizer) - {self.tokenizer.pad_token_id}
             own = {self.tokenizer.eos_token_id} - {None}

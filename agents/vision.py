@@ -23,6 +23,7 @@ from transformers import AutoImageProcessor
 from transformers.utils import cached_file
 
 from rollenv.agents.engines.base import Ids, vision_of
+from rollenv.agents.engines.token_cache import Remembered
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture, numbered
 from rollenv.core.plugins import entry_points, load
@@ -164,8 +165,7 @@ class VisionFamily:
     # -- copies and files --------------------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        self._inputs: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
-        self._bytes = 0
+        self._inputs = Remembered(self._processed, _MOST_BYTES)
         self._layouts: OrderedDict[tuple[int, int], tuple[str, int, dict[str, Tensor]]] = OrderedDict()
         self._rope: OrderedDict[Any, NDArray[np.int64] | None] = OrderedDict()
 
@@ -173,7 +173,7 @@ class VisionFamily:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        caches = ("_inputs", "_bytes", "_layouts", "_rope")
+        caches = ("_inputs", "_layouts", "_rope")
         return {name: value for name, value in vars(self).items() if name not in caches}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -240,22 +240,16 @@ class VisionFamily:
 
     def inputs(self, picture: Picture) -> dict[str, Tensor]:
         """Return what the image processor makes of a picture; cached."""
-        known = self._inputs.get(picture.number)
-        if known is None:
-            try:
-                with torch.inference_mode(False):  # what is kept is for training too
-                    made = self.image_processor(images=[picture.array()], return_tensors="pt", **self.processing)
-            except ValueError as error:
-                raise UsageError(f"the model's image processor refuses {picture!r}: {error}") from error
-            known = {name: torch.as_tensor(value) for name, value in made.items()}
-            self._bytes += sum(value.nbytes for value in known.values())
-            self._inputs[picture.number] = known
-            while self._bytes > _MOST_BYTES and len(self._inputs) > 1:
-                _, old = self._inputs.popitem(last=False)
-                self._bytes -= sum(value.nbytes for value in old.values())
-        else:
-            self._inputs.move_to_end(picture.number)
-        return known
+        return self._inputs(picture.number)
+
+    def _processed(self, number: int) -> dict[str, Tensor]:
+        picture = numbered(number)
+        try:
+            with torch.inference_mode(False):  # what is kept is for training too
+                made = self.image_processor(images=[picture.array()], return_tensors="pt", **self.processing)
+        except ValueError as error:
+            raise UsageError(f"the model's image processor refuses {picture!r}: {error}") from error
+        return {name: torch.as_tensor(value) for name, value in made.items()}
 
     def look(self, model: PreTrainedModel, ids: Sequence[int] | NDArray[np.int64]) -> Sight | None:
         """Find the pictures in all tokens of a sequence; None if it has none.

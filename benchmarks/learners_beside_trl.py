@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from rollenv.trainers.config import load_config
-from rollenv.trainers.reward_model import RewardModel, RewardModelConfig, RewardModelTrainer
+from rollenv.trainers.reward_model import RewardModel
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
@@ -123,12 +123,16 @@ def make_rows(kind: str, file: Path) -> None:
 
 def ours(kind: str, model: Path, rows: Path, run: Path) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
     """Return our loss and gradients, by the name of each weight."""
-    settings = [f"algorithm={kind}", f"model={model}", f'batches.data=["{rows}"]', f"run_dir={run}", "batches.size=8"]
+    recipe = "reward-model" if kind == "reward" else "sft"
+    settings = [] if kind == "reward" else [f"algorithm={kind}"]
+    settings += [f"model={model}", f'batches.data=["{rows}"]', f"run_dir={run}", "batches.size=8"]
     settings += ["batches.held_out=0", "batches.epochs=1", "optimizer.max_grad_norm=1e9", "threads=1"]
-    config = load_config("sft", settings)
+    config = load_config(recipe, settings)
     gradients = {}
-    with Trainer(config, RunDir.create(config, "sft")) as trainer:
+    with Trainer(config, RunDir.create(config, recipe)) as trainer:
         policy = trainer.state.policy
+        if kind == "reward":  # of the folder, which theirs reads too
+            policy.model.load_state_dict(RewardModel.load(model).model.state_dict())
 
         def keep(*_: Any, **__: Any) -> float:
             gradients.update(
@@ -141,21 +145,6 @@ def ours(kind: str, model: Path, rows: Path, run: Path) -> tuple[float, dict[str
         groups = trainer.batches.groups  # type: ignore[attr-defined]
         metrics |= trainer.learner.update(trainer.learner.compute_advantages(groups, metrics))
     return metrics["loss"], gradients
-
-
-def our_reward_model(model: Path, rows: Path, run: Path) -> tuple[float, dict[str, np.ndarray[Any, Any]]]:
-    """Return the loss and gradients of a reward model in a folder."""
-    config = RewardModelConfig(data=[str(rows)], model=str(model), held_out=0, size=8, max_grad_norm=1e9)
-    trainer = RewardModelTrainer(config, RunDir(run))
-    trainer.model = RewardModel.load(model)
-    gradients: dict[str, np.ndarray[Any, Any]] = {}
-
-    def keep() -> None:
-        weights = dict(trainer.model.model.named_parameters())
-        gradients.update({name: w.grad.numpy().copy() for name, w in weights.items() if w.grad is not None})
-
-    trainer.adam.step = keep  # type: ignore[method-assign, assignment]
-    return trainer.update(trainer.pairs)["loss"], gradients
 
 
 def compare(peer: str, kind: str, packing: str = "") -> dict[str, float]:
@@ -171,10 +160,7 @@ def compare(peer: str, kind: str, packing: str = "") -> dict[str, float]:
         if done.returncode:
             raise RuntimeError(done.stderr[-3000:])
         theirs = json.loads(done.stdout.strip().splitlines()[-1])["loss"]
-        if kind == "reward":
-            loss, gradients = our_reward_model(folder / "model", folder / "rows.jsonl", folder / "run")
-        else:
-            loss, gradients = ours(kind, folder / "model", folder / "rows.jsonl", folder / "run")
+        loss, gradients = ours(kind, folder / "model", folder / "rows.jsonl", folder / "run")
         known = np.load(folder / "g.npz")
         if set(known.files) != set(gradients):
             raise RuntimeError(f"gradients of other weights: {set(known.files) ^ set(gradients)}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Problem", "ToolEnv"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"rollenv.envs.tools.base": "Problem ToolEnv"})
+__getattr__, __dir__ = lazy_names(__name__)
 
 
 def register_all() -> None:

@@ -46,21 +46,4 @@ __all__ = [
     "turn_gae",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "rollenv.trainers.advantages.batch": "AdvantageInput",
-        "rollenv.trainers.losses.types": "LossInput TokenLoss",
-        "rollenv.trainers.advantages.entropy": "empg",
-        "rollenv.trainers.advantages.gae": "bi_level_gae token_gae turn_gae",
-        "rollenv.trainers.advantages.groups": "grpo maxrl reinforce reinforce_pp rloo",
-        "rollenv.trainers.advantages.history": "hgpo",
-        "rollenv.trainers.advantages.turns": "gigpo mt_grpo rebn step_reinforce",
-        "rollenv.trainers.config": "TrainConfig",
-        "rollenv.trainers.config.load": "load_config",
-        "rollenv.trainers.learner": "Learner",
-        "rollenv.trainers.run_dir": "RunDir",
-        "rollenv.trainers.trainer": "Trainer TrainingResult",
-        "rollenv.trainers.training": "train",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

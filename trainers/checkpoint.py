@@ -107,7 +107,9 @@ def save(
     return final
 
 
-def load(folder: Path, *, plays: bool = True) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
+def load(
+    folder: Path, *, plays: bool = True, kind: type[LocalAgent] = LocalAgent
+) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     """Load ``(agent, states by name, metadata with the iteration)`` of a checkpoint.
 
     The agent has the saved version number, and the optimizer's tensors are on the CPU. The states are empty if several
@@ -122,7 +124,7 @@ def load(folder: Path, *, plays: bool = True) -> tuple[LocalAgent, dict[str, Any
     check_manifest(folder)
     try:
         about = json.loads((folder / "trainer.json").read_text())
-        state, agent = states_of(folder), LocalAgent.load(folder, plays=plays)
+        state, agent = states_of(folder), kind.load(folder, plays=plays)
         agent.version = int(about["version"])
     except RollenvError:
         raise

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -16,6 +16,7 @@ from rollenv.agents.engines.base import text_tokens
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.imitated import imitated_answers
+from rollenv.agents.tiny.warm_up import Report
 from rollenv.core.errors import UsageError
 from rollenv.envs.data.own import is_data
 from rollenv.rollout.records.pictures import StorageError
@@ -33,9 +34,6 @@ T = TypeVar("T")
 ORACLE = "oracle"
 
 _NO_CHATS = "this model has no chat template, so that it can read one prompt and its completion only"
-
-#: ``report(stage, done, total, numbers)``
-Report = Callable[[str, int, int, dict[str, float]], None]
 
 
 class Unusable:

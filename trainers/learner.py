@@ -16,13 +16,11 @@ from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers import checkpoint
 from rollenv.trainers.batches import as_saved
 from rollenv.trainers.config.load import load_updates
-from rollenv.trainers.credit import Shaper
 from rollenv.trainers.models import initial_policy
-from rollenv.trainers.policies.lora import Lora, Unadapted
 from rollenv.trainers.ranks import ALONE
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import rollout_metrics, timed
-from rollenv.trainers.training_state import TrainingState
+from rollenv.trainers.training_state import assemble
 from rollenv.trainers.updater import Updater
 
 #: Maximum number of episodes of an update that are kept for inspection.
@@ -70,17 +68,13 @@ class Learner:
             config = config.model_copy(update={"run_dir": str(run_dir)})
             self.run, config = RunDir.open(config, "own loop", accept_changes)
         self.config, saved = config, checkpoint.checkpoints(self.run.checkpoints) if run_dir else []
-        lora = None
-        if (adapters := config.model.lora).rank:
-            lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
-        policy = initial_policy(config, self.base, ALONE, lora=lora)
-        self.state = state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
-        state.base_agent, state.player = self.base, agent
-        if config.reads_reference:
-            state.reference = Unadapted(policy, policy.model) if lora else initial_policy(config, self.base, ALONE)
+        base = self.base
+        self.state = state = assemble(config, base, lambda _: initial_policy(config, base, ALONE))
+        state.player = agent
         if saved:
             _, states, self.about = checkpoint.load(saved[-1], plays=False)
-            state.policy.load_state_dict(states["policy"])
+            for name, part in state.states.items():
+                part.load_state_dict(states[name])
             state.iteration = int(self.about["iteration"])
         if run_dir:
             self.run.cut_back(state.iteration)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.local import fix_frequencies, short_context
 from rollenv.agents.local import LocalAgent
-from rollenv.agents.tiny.warm_up import Scene, tiny_agent
+from rollenv.agents.tiny.warm_up import Report, Scene, tiny_agent
 from rollenv.core.env_spec import Wrappers
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import Teacher
@@ -21,9 +20,7 @@ from rollenv.trainers.policies.lora import Lora
 from rollenv.trainers.policies.sharded import ShardedPolicy
 from rollenv.trainers.prompts import prompt_of
 from rollenv.trainers.ranks import ALONE, Ranks
-
-#: ``report(stage, done, total, numbers)``
-Report = Callable[[str, int, int, dict[str, float]], None]
+from rollenv.trainers.reward_model import RewardModel
 
 
 def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
@@ -45,7 +42,10 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
             seed=config.seed,
             report=report,
         )
-    player = LocalAgent.load(config.model.path, plays=config.player.kind == "local")
+    if config.algorithm.name == "reward_model":
+        player: LocalAgent = RewardModel.begin(config.model.path, config.seed)
+    else:
+        player = LocalAgent.load(config.model.path, plays=config.player.kind == "local")
     player.prompt, player.sampling = prompt, sampling
     return player
 

@@ -14,6 +14,7 @@ from rollenv.agents.by_name import opponent_named
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.seats import Seats
+from rollenv.agents.tiny.warm_up import Report
 from rollenv.core.env_spec import Wrappers
 from rollenv.rollout.seats import by_seat, score_of
 from rollenv.rollout.types import Group
@@ -21,7 +22,6 @@ from rollenv.trainers import checkpoint
 from rollenv.trainers.batches import weights_for_player
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.seats import PastConfig
-from rollenv.trainers.models import Report
 from rollenv.trainers.policies.lora import merged_weights
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.training_state import TrainingState, begin, restore

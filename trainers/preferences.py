@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rollenv.rollout.filters import preferred
 from rollenv.rollout.types import Group, Trajectory, Turn
-from rollenv.trainers.config.algorithms import Dmpo, Dpo, Ipo, Kto, PairedPreference, Preference, Simpo
+from rollenv.trainers.config.algorithms import BradleyTerry, Dmpo, Dpo, Ipo, Kto, PairedPreference, Preference, Simpo
 from rollenv.trainers.experience import Experience, Floats, Ints
 from rollenv.trainers.losses import preference
 
@@ -40,8 +40,12 @@ class Preferences:
         self.mismatch = 0.0
         """Mean of log π - log π_ref over answers to other prompts, which KTO reads."""
         self.pairs: list[tuple[int, int]] = []
+        self.wanted = torch.zeros(0)
+        """(P,) the wanted differences of the scores of a reward model."""
         if isinstance(settings, PairedPreference):
             self._pair(returns, settings)
+        elif isinstance(settings, BradleyTerry):
+            self._match(returns, settings)
         else:
             self._label(returns)
 
@@ -58,6 +62,14 @@ class Preferences:
             shared = self._shared_turns(better, worse) if settings.parted else 0
             self.chosen.append(self._weighted(better, shared))
             self.rejected.append(self._weighted(worse, shared))
+
+    def _match(self, returns: Floats, settings: BradleyTerry) -> None:
+        """Take the pairs of :func:`~rollenv.trainers.reward_model.pairs_of`, the preferred trajectory first."""
+        self.pairs = [(at, at + 1) for at in range(0, len(returns), 2) if self.data.kept[at : at + 2].all()]
+        self.chosen, self.rejected = ([self._weighted(pair[side], 0) for pair in self.pairs] for side in (0, 1))
+        of_rows = [self.data.trajectories[better].record.get("margin", 0.0) for better, _ in self.pairs]
+        apart = [settings.margin * float(returns[better] - returns[worse]) for better, worse in self.pairs]
+        self.wanted = torch.tensor([sum(each) for each in zip(apart, of_rows, strict=True)], dtype=torch.float64)
 
     def _shared_turns(self, a: int, b: int) -> int:
         """Return the number of leading turns with equal prompts and answers."""
@@ -140,13 +152,18 @@ class Preferences:
                 return preference.ipo(margins, beta=settings.beta)
             case Simpo():
                 return preference.simpo(margins, beta=settings.beta, gamma=settings.gamma)
+            case BradleyTerry():
+                losses = preference.dpo(margins - self.wanted, beta=1.0, smoothing=settings.smoothing)
+                return losses + settings.centre * (better + worse) ** 2
             case Dpo():
                 return preference.dpo(margins, beta=settings.beta, smoothing=settings.smoothing, robust=settings.robust)
+        assert isinstance(settings, Dmpo)
         return preference.dpo(margins, beta=settings.beta)
 
     def _metrics(self, values: Floats, better: torch.Tensor, worse: torch.Tensor, logprobs: Floats) -> dict[str, float]:
         """Return means over pairs; pairs of equal scores, such as all before the first update, are half right."""
-        chosen, rejected = self.settings.beta * better.numpy(), self.settings.beta * worse.numpy()
+        beta = getattr(self.settings, "beta", 1.0)
+        chosen, rejected = beta * better.numpy(), beta * worse.numpy()
         logps, logps_rejected = (
             _sums([(rows, np.ones(len(rows))) for rows, _ in side], logprobs) for side in (self.chosen, self.rejected)
         )
@@ -159,6 +176,9 @@ class Preferences:
             more = {"accuracy": float((np.sign(margins) / 2 + 0.5).mean()), "margin": float(margins.mean())}
         named = {"rewards/chosen": chosen, "rewards/rejected": rejected}
         named |= {"logps/chosen": logps, "logps/rejected": logps_rejected}
+        if isinstance(self.settings, BradleyTerry):
+            scores, named = np.concatenate([chosen, rejected]), {"score": chosen}
+            more |= {"scores/mean": float(scores.mean()), "scores/std": float(scores.std())}
         means = {name: float(each.mean()) for name, each in named.items() if len(each)}
         return {"loss": float(values.mean()), "pairs": float(len(self.pairs)), **means, **more}
 

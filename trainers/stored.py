@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rollenv.agents.demonstrator import Demonstrator
 from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.warm_up import Report
 from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.manager import RolloutManager
@@ -15,9 +16,10 @@ from rollenv.rollout.records import storage
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.algorithms import PairedPreference, Preference
+from rollenv.trainers.config.algorithms import BradleyTerry, PairedPreference, Preference
 from rollenv.trainers.config.batches import StoredConfig
-from rollenv.trainers.given_episodes import ORACLE, Epochs, Report, Unusable, is_held_out, read_given
+from rollenv.trainers.given_episodes import ORACLE, Epochs, Unusable, is_held_out, read_given
+from rollenv.trainers.reward_model import accuracy_of_lengths, pairs_of
 from rollenv.trainers.sources.base import TaskSource
 
 logger = logging.getLogger(__name__)
@@ -59,6 +61,17 @@ class StoredBatches(Batches):
         self.unusable.tell()
         self.held_out = [group for group in found if is_held_out(group, self.settings.held_out)]
         self.groups = [group for group in found if not is_held_out(group, self.settings.held_out)]
+        self.measured: dict[str, float] = {}
+        """Numbers of the rows that are held out, which need no model."""
+        if isinstance(compared, BradleyTerry):
+            self.held_out, self.groups = pairs_of(self.held_out), pairs_of(self.groups)
+            if self.held_out and self.groups:
+                self.measured = {"accuracy_of_lengths": accuracy_of_lengths(self.groups, self.held_out)}
+        paired = isinstance(compared, PairedPreference | BradleyTerry)
+        if found and paired and not any(differ(rewards_of(group, False)) for group in self.groups):
+            raise UsageError(
+                f"{', '.join(config.batches.data)} has no pair: no group's episodes differ in their returns"
+            )
         if not self.groups:
             where = f" where {config.batches.where!r}" if config.batches.where else ""
             raise UsageError(
@@ -68,12 +81,6 @@ class StoredBatches(Batches):
         if self.settings.held_out and not self.held_out:
             share = f"batches.held_out={self.settings.held_out:g}"
             logger.warning("none of %d rows is held out (%s): nothing measures the loss; raise it", len(found), share)
-        if isinstance(compared, PairedPreference) and not any(
-            differ(rewards_of(group, False)) for group in self.groups
-        ):
-            raise UsageError(
-                f"{', '.join(config.batches.data)} has no pair: no group's episodes differ in their returns"
-            )
         self._epochs = Epochs(self.groups, config.seed, min(self.settings.size, len(self.groups)))
 
     @property

@@ -42,6 +42,7 @@ from rollenv.trainers.opponents import Opponents
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.ranks import ALONE, Ranks
+from rollenv.trainers.reward_model import RewardModel
 from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 from rollenv.trainers.run_dir import RunDir, read_rows
@@ -125,9 +126,9 @@ class Trainer:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
 
             # Episodes that are stored: how often they are seen gives the number of iterations.
-            stored = None
+            self.stored: StoredBatches | None = None
             if isinstance(config.batches, StoredConfig):
-                stored = StoredBatches(
+                self.stored = stored = StoredBatches(
                     manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
                 )
                 self.config = config = run.with_iterations(config, stored.updates or config.iterations)
@@ -148,7 +149,7 @@ class Trainer:
             if early:
                 self.batches: Batches = EarlyBatches(manager, state.source, config, state.again, early=early)
             else:
-                self.batches = stored or batches_of(config, manager, state.source, state.again, left)
+                self.batches = self.stored or batches_of(config, manager, state.source, state.again, left)
             stack.callback(self.batches.close)
             self._playing_since = time.perf_counter(), state.player.tokens
             self.processes: RolloutProcesses | None = None
@@ -308,6 +309,10 @@ class Trainer:
         return groups
 
     def _save(self) -> None:
+        if self.stored and isinstance(agent := self.state.base_agent, RewardModel):  # the scale of scores it trained on
+            shown = self.stored.groups[:: max(1, len(self.stored.groups) // 200)]
+            scale = self.learner.measure(shown)
+            agent.mean, agent.std = scale["scores/mean"], max(scale["scores/std"], 1e-6)
         more = self.opponents.save(self._to_save) if self.opponents else {}
         self.state.save(self.run, self.config.keep_checkpoints, {**self._to_save, **more})
         if self.opponents:
@@ -329,8 +334,9 @@ class Trainer:
         agent = self.opponents.evaluated(player) if self.opponents else player
         manager = self.manager.with_agent(agent, keep_views=True)
         with timed("eval", metrics):
-            if held_out := getattr(self.batches, "held_out", ()):
-                metrics |= {f"eval/{name}": value for name, value in self.learner.measure(held_out).items()}
+            if self.stored and self.stored.held_out:
+                measured = self.learner.measure(self.stored.held_out) | self.stored.measured
+                metrics |= {f"eval/{name}": value for name, value in measured.items()}
             for part in evaluated_environments(self.config, self.wrappers):
                 on_panel = Watched(panel) if panel and not part.name else None
                 result = evaluate(
@@ -359,7 +365,8 @@ class Trainer:
                 found = function_at(name, "eval.measures", self.run.path)(player, config)
                 found = validation.numbers(found, f"the answer of eval.measures {name!r}")
                 metrics |= {f"eval/{key}": value for key, value in found.items()}
-        self.manager.run(self._forget())
+        if played or self.config.eval.measures:
+            self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
         if self.rewards:
             self.rewards.metrics()  # drop the evaluation's counts

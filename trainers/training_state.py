@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.warm_up import Report
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Task
@@ -21,7 +24,7 @@ from rollenv.trainers.config.algorithms import CriticConfig, Ppo
 from rollenv.trainers.config.losses import KlReward, Sibling, Teacher
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
-from rollenv.trainers.models import Report, initial_agent, initial_policy
+from rollenv.trainers.models import initial_agent, initial_policy
 from rollenv.trainers.player_engines import TrainedPlayer
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import LogprobReader
@@ -30,6 +33,7 @@ from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_play
 from rollenv.trainers.policies.lora import Lora, Unadapted, merged_weights, wrapped_parameters
 from rollenv.trainers.policies.sharded import exact, sharded
 from rollenv.trainers.ranks import ALONE, Ranks
+from rollenv.trainers.reward_model import RewardModel
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
 from rollenv.trainers.sources.base import DataChanged
@@ -37,6 +41,8 @@ from rollenv.trainers.sources.configured import source_of
 
 if TYPE_CHECKING:
     from rollenv.trainers.roles import RemoteReader
+
+Role = Literal["reference", "teacher"]
 
 
 @dataclass(slots=True)
@@ -151,9 +157,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     the settings, but not on the rank. Parts that train begin as copies of the player's model, so they are all there
     before a checkpoint is read into them, and the player's own weights change last.
     """
-    roles, lora = config.placement.roles, None
-    if (adapters := config.model.lora).rank:
-        lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
+    lora, roles = config.model.lora.rank, config.placement.roles
 
     # Files of the teacher and the checkpoint come before a warm-up of minutes, since they may be missing.
     teacher = player = None
@@ -162,20 +166,52 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     if isinstance(config.distill, Teacher) and ranks.first and not roles.teacher.actors:
         teacher = LocalAgent.load(config.distill.path, plays=False)
     if ranks.first and saved:
-        player, states, about = checkpoint.load(saved, plays=config.player.kind == "local")
+        kind = RewardModel if config.algorithm.name == "reward_model" else LocalAgent
+        player, states, about = checkpoint.load(saved, plays=config.player.kind == "local", kind=kind)
     if ranks.first and (player is None or lora):  # a checkpoint's adapters are for the untrained model
         version = player.version if player else 0
         player = initial_agent(config, wrappers, report)
         player.version = version
+    if isinstance(player, RewardModel) and torch.cuda.is_available():  # as a reward beside a player, it is on the CPU
+        player.model.to("cuda")
 
     remote = _in_actor(config, wrappers, "teacher", ranks) if roles.teacher.actors else None
     if player and (remote or teacher):
         _refuse_other_vocabulary(player, remote or teacher)
+
+    def reader(name: Role) -> LogprobReader:
+        if name == "teacher":
+            return remote or initial_policy(config, teacher, ranks)
+        if roles.reference.actors:
+            return _in_actor(config, wrappers, name, ranks)
+        return initial_policy(config, initial_agent(config, wrappers, report) if ranks.first else None, ranks)
+
+    state = assemble(config, player, reader, ranks)
+    if player:
+        state.source = source_of(config, wrappers)
+    if saved:
+        _read(saved, state, states if ranks.first else None, ranks.share(about))
+        if lora and config.weight_form != "adapter":
+            weights = merged_weights(state.policy.model)
+            load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
+    return state
+
+
+def assemble(
+    config: TrainConfig, player: LocalAgent | None, reader: Callable[[Role], LogprobReader], ranks: Ranks = ALONE
+) -> TrainingState:
+    """Create all parts that the settings name, with the initial weights of a player (None on all ranks but the first).
+
+    Args:
+        reader: makes the teacher, and a reference that is not the policy without its adapters.
+    """
+    lora = None
+    if (adapters := config.model.lora).rank:
+        lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
     policy = initial_policy(config, player, ranks, share=config.shares_weights, lora=lora)
     _refuse_unfit(config, policy)
     state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
     if player:
-        state.source = source_of(config, wrappers)
         state.base_agent = state.player = player
         state.context = player.engine.max_context
     state.ranks, state.context = ranks, ranks.share(state.context)
@@ -184,22 +220,15 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     if isinstance(config.kl, KlReward):
         state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
     if config.reads_reference:
-        state.reference = _reference(config, wrappers, report, policy, ranks)
+        state.reference = Unadapted(policy, policy.model) if lora else reader("reference")
     if isinstance(config.distill, Teacher):
-        state.teacher = remote or initial_policy(config, teacher, ranks)
+        state.teacher = reader("teacher")
     elif isinstance(config.distill, Sibling) and config.distill.decay:
         state.teacher = Averaged(initial_policy(config, player, ranks, lora=lora), config.distill.decay)
-    if saved:
-        _read(saved, state, states if ranks.first else None, ranks.share(about))
-        if lora and config.weight_form != "adapter":
-            weights = merged_weights(policy.model)
-            load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
     return state
 
 
-def _in_actor(
-    config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"], ranks: Ranks
-) -> RemoteReader:
+def _in_actor(config: TrainConfig, wrappers: Wrappers, name: Role, ranks: Ranks) -> RemoteReader:
     from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
 
     return RemoteReader(config, wrappers, name, ranks)
@@ -243,18 +272,6 @@ def _critic(
         model = model.to(policy.device)
     how = {"lr": settings.lr, "clip": settings.clip, "max_grad_norm": config.optimizer.max_grad_norm}
     return Critic(model, kind=settings.kind, packs=policy.packs, distribute=distribute, **how)
-
-
-def _reference(
-    config: TrainConfig, wrappers: Wrappers, report: Report, policy: LocalPolicy, ranks: Ranks
-) -> LogprobReader:
-    """Create the reference of the KL divergence: the untrained model."""
-    if config.model.lora.rank:
-        return Unadapted(policy, policy.model)
-    if config.placement.roles.reference.actors:
-        return _in_actor(config, wrappers, "reference", ranks)
-    untrained = initial_agent(config, wrappers, report) if ranks.first else None
-    return initial_policy(config, untrained, ranks)
 
 
 def _read(saved: Path, state: TrainingState, states: dict[str, Any] | None, about: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ _ENTRY = 200
 
 
 class Remembered(Generic[K, V]):
-    """Cached results of a function of texts and tuples of ids; the least recently used are dropped.
+    """Cached results of a function; the least recently used are dropped.
 
     Args:
         max_bytes: approximate maximum size of keys and values.
@@ -43,5 +43,7 @@ class Remembered(Generic[K, V]):
 
 
 def size(value: Any) -> int:
-    """Return the bytes of a text or a tuple of numbers."""
+    """Return the bytes of a number, a text, a tuple of numbers, or a dictionary of arrays or tensors."""
+    if isinstance(value, dict):
+        return sum(each.nbytes for each in value.values())
     return sys.getsizeof(value) + (28 * len(value) if isinstance(value, tuple) else 0)

@@ -3,6 +3,10 @@
 Without pretrained weights, the model first has to learn to read the environment's text. It is trained on episodes in
 which a share of an expert's actions is replaced by random ones, and learns the distribution of the noisy expert's
 actions: sampled, it succeeds about as rarely, and reinforcement learning can find the expert's actions.
+
+This is no supervised fine-tuning of a run (``rollenv sft``), by measurement with the recipe sokoban: that takes 100 CPU
+seconds for as many episodes and updates instead of 70, needs the tokenizer that the demonstrations give, and imitates
+the expert itself, which leaves nothing to find (it solves 89 %). AdamW without Muon ends at 84 % instead of 92 %.
 """
 
 from __future__ import annotations

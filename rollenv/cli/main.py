@@ -28,13 +28,11 @@ from rollenv.cli import (
     gateway,
     health,
     info,
-    install,
     list,
     new,
     panel,
     play,
     probe,
-    publish,
     regrade,
     reward_model,
     serve,
@@ -118,8 +116,6 @@ _COMMANDS = {
     "regrade": regrade,
     "export": export,
     "new": new,
-    "publish": publish,
-    "install": install,
 }
 for _name, _module in _COMMANDS.items():
     app.command(_name)(_prepared(_module.command))

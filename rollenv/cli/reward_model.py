@@ -6,18 +6,12 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
-from pydantic import ValidationError
 
-from rollenv.cli.common import advice_on_epochs, console, error_console, print_table
-from rollenv.cli.train import Display, need_packages
-from rollenv.core.arguments import value_of
-from rollenv.core.errors import UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from rollenv.trainers.reward_model import RewardModelConfig
+from rollenv.cli import train
+from rollenv.cli.common import console, error_console, is_setting, print_table
+from rollenv.core.errors import UsageError
 
 
 def command(
@@ -34,74 +28,46 @@ def command(
     ),
 ) -> None:
     """Train a reward model on pairs, for rewards.domains of `rollenv train`."""
-    need_packages("a reward model")
+    train.need_packages("a reward model")
     if best_of:
         _show_best_of(data, best_of, beside)
         return
     if beside:
         raise UsageError("--beside shows a run beside the best of n: name the episodes with --best-of")
-    config = config_of(data)
-    from rollenv.trainers.given_episodes import Unusable, check_given
-    from rollenv.trainers.reward_model import RewardModelTrainer
-    from rollenv.trainers.run_dir import RunDir, file_fingerprints, next_free, read_rows
+    if not resume and all(map(is_setting, data)):
+        raise UsageError("name the data to compare: stored episodes, or rows with chosen and rejected")
+    path = train.start("reward-model", settings_of(data), train.RunOptions(resume=resume))
+    assert path
+    from rollenv.trainers.run_dir import RunDir, read_rows
 
-    path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), "reward-model")
-    run = RunDir(path)
-    if resume != (run.config_file.is_file() if resume else path.exists()):
-        raise UsageError(
-            f"there is no run in {path} to resume" if resume else f"{path} exists: continue it with --resume"
-        )
-    check_given(config.data, Unusable(config.unusable))
-    settings = json.dumps(config.model_dump(mode="json") | {"data_hashes": file_fingerprints(config.data)}, indent=2)
-    if resume and run.config_file.read_text() != settings:
-        raise UsageError(f"cannot resume {path}: its settings or data are others than in its config.json")
-    console.print(f"writing to {path}", soft_wrap=True, markup=False)
-    with Display() as display:
-        trainer = RewardModelTrainer(config, run, display.watch)
-        path.mkdir(parents=True, exist_ok=True)
-        run.config_file.write_text(settings)
-        last = trainer.fit()
-    held_out = "eval/loss" in last
-    title = "on held-out tasks" if held_out else "on the pairs of the last update: no task is held out"
-    names = {
-        name: f"eval/{name}" if held_out else name for name in ("loss", "accuracy", "accuracy_of_lengths", "pairs")
-    }
-    numbers = {name: f"{last[key]:.3f}".removesuffix(".000") for name, key in names.items() if key in last}
-    print_table([title, ""], ([name.replace("_", " "), number] for name, number in numbers.items()))
-    if (accuracy := last.get("eval/accuracy", 1.0)) <= 0.5:
+    accuracy = read_rows(RunDir(path).metrics_file)[-1].get("eval/accuracy", 1.0)
+    if accuracy <= 0.5:
         console.print(
             f"[bold]no better than chance on held-out tasks ({accuracy:.2f})[/]: raise epochs or lr, or give more pairs"
         )
-    if advice := advice_on_epochs(read_rows(run.metrics_file), "epochs"):
-        console.print(advice, soft_wrap=True, markup=False)
-    console.print(f"model: {path}", soft_wrap=True, markup=False)
     console.print(f'use it with: rewards.domains=[{{kind="learned", path="{path}"}}] rewards.own=0', markup=False)
 
 
-def config_of(words: Sequence[str]) -> RewardModelConfig:
-    """Read paths and settings.
+#: Sections of the keys that this command takes without one.
+_SECTIONS = {
+    "batches": ("where", "size", "epochs", "held_out", "unusable"),
+    "optimizer": ("lr", "max_grad_norm", "micro_batch_tokens"),
+    "algorithm": ("smoothing", "margin", "centre"),
+}
 
-    Raises:
-        UsageError: a key is unknown, or a value refused.
-    """
-    from rollenv.trainers.reward_model import RewardModelConfig
 
-    given: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if Path(word).exists() or not equals:
-            given.setdefault("data", []).append(word)
-        elif (key := key.removeprefix("batches.").removeprefix("optimizer.")) not in RewardModelConfig.model_fields:
-            known = f"there are {', '.join(RewardModelConfig.model_fields)}"
-            hint = did_you_mean(key, RewardModelConfig.model_fields, known, form=repr)
-            raise UsageError(f"there is no key {key!r}; {hint}".removesuffix("; "))
-        else:
-            given[key] = value_of(text)
-    try:
-        return RewardModelConfig.model_validate(given)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise UsageError(f"{'.'.join(map(str, wrong['loc'])) or 'settings'}: {wrong['msg']}") from error
+def settings_of(words: Sequence[str]) -> list[str]:
+    """Return paths and settings as settings of the recipe."""
+    sources, settings = [word for word in words if not is_setting(word)], list[str]()
+    if sources:
+        settings.append(f"batches.data={json.dumps(sources)}")
+    sections = {key: section for section, keys in _SECTIONS.items() for key in keys}
+    for word in filter(is_setting, words):
+        key, _, value = word.partition("=")
+        settings.append(f"{sections[key]}.{word}" if key in sections else word)
+        if key == "checkpoint_every":
+            settings.append(f"eval.every={value}")
+    return settings
 
 
 def _show_best_of(models: Sequence[str], pool: Path, beside: Path | None) -> None:

@@ -116,8 +116,8 @@ def need_packages(what: str = "training") -> None:
 
 def start(
     recipe: str, overrides: Sequence[str], options: RunOptions, beside: int = 0, write_recipe: Path | None = None
-) -> None:
-    """Train to the end, or do what the options say instead.
+) -> Path | None:
+    """Train to the end and return the run's folder, or do what the options say instead.
 
     Args:
         beside: runs at a time, of several; 0 for the default.
@@ -139,7 +139,7 @@ def start(
         from rollenv.cli.sweep import sweep
 
         sweep(recipe, overrides, max(options.seeds, 1), options.vary or (), beside, _need_everything, resume)
-        return
+        return None
     run: RunDir | None = None
     if resume and not (write_recipe or dry_run):
         run, config = _resume(recipe, overrides, options.accept, options.trust)
@@ -148,18 +148,19 @@ def start(
     describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
         _write_recipe(config, write_recipe)
-        return
+        return None
     if dry_run:
         from rollenv.cli import dry_run as dry
 
         if config.run_dir and not resume and Path(config.run_dir).exists():
             raise UsageError(f"{config.run_dir} exists, so the run would not start: choose another run_dir=PATH")
         dry.dry_run(config)
-        return
+        return None
     _need_everything(config)
     run = run or RunDir.create(config, recipe)
     result = _train_to_the_end(config, run, recipe, resume)
     _conclude(run, result, time.perf_counter() - started)
+    return run.path
 
 
 def _write_recipe(config: TrainConfig, file: Path) -> None:
@@ -354,9 +355,12 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
     def add_success(label: str, prefix: str = "eval/", low: str = "low", high: str = "high") -> None:
         rows.append([label, *(percent(*(row[prefix + key] for key in ("success", low, high))) for row in both)])
 
-    for name in ("loss", "accuracy"):
+    for name in ("loss", "accuracy", "accuracy_of_lengths"):
+        label = name.replace("_", " ")
         if (key := f"eval/{name}") in result.after:
-            rows.append([f"{name} on rows held out", *(f"{row[key]:.3f}" for row in both)])
+            rows.append([f"{label} on rows held out", *(f"{row[key]:.3f}" for row in both)])
+        elif "epoch" in result.after and "eval/loss" not in result.after and name in result.after:
+            rows.append([f"{label} of the last update, as no row is held out", "", f"{result.after[name]:.3f}"])
     if "eval/success" in result.after:
         add_success("success on unseen episodes (95 %)")
     for name in domains(result.after)[0]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
@@ -67,40 +69,10 @@ GROUNDS = {
     **{f"tone{i}": _ground(fill, back) for i, (fill, back) in enumerate(_TONES)},
 }
 
-#: Pieces that may stand on the ground: SVG within a unit square, a letter for terminals, and the letter's colour.
-PIECES = {
-    "player": (
-        '<circle cx=".5" cy=".34" r=".17" fill="#0969da"/><path d="M.2.86a.3.33 0 0 1 .6 0z" fill="#0969da"/>',
-        "@",
-        27,
-    ),
-    "box": (
-        '<rect x=".14" y=".14" width=".72" height=".72" rx=".08" fill="#bc7430" stroke="#7a4716" stroke-width=".06"/>'
-        '<path d="M.2.2l.6.6M.8.2l-.6.6" stroke="#7a4716" stroke-width=".05"/>',
-        "■",
-        130,
-    ),
-    "done": (
-        '<rect x=".14" y=".14" width=".72" height=".72" rx=".08" fill="#2da44e" stroke="#116329" stroke-width=".06"/>'
-        '<path d="M.3.52l.15.16.27-.34" fill="none" stroke="#fff" stroke-width=".1"/>',
-        "■",
-        28,
-    ),
-    "target": (
-        '<circle cx=".5" cy=".5" r=".22" fill="none" stroke="#cf222e" stroke-width=".08"/>'
-        '<circle cx=".5" cy=".5" r=".07" fill="#cf222e"/>',
-        "◎",
-        160,
-    ),
-    "goal": (
-        '<path d="M.3.85V.15l.5.2-.5.2" fill="#2da44e" stroke="#116329" stroke-width=".06" stroke-linejoin="round"/>',
-        "⚑",
-        28,
-    ),
-    "flag": ('<path d="M.35.82V.2l.4.18-.4.18" fill="#cf222e" stroke="#82071e" stroke-width=".06"/>', "⚑", 160),
-    "black": ('<circle cx=".5" cy=".5" r=".2" fill="#1f2328" stroke="#8c959f" stroke-width=".05"/>', "●", 250),
-    "white": ('<circle cx=".5" cy=".5" r=".2" fill="#fff" stroke="#57606a" stroke-width=".06"/>', "○", 250),
-    "dot": ('<circle cx=".5" cy=".5" r=".32" fill="#bc7430" stroke="#7a4716" stroke-width=".05"/>', "●", 130),
+#: SVG of the pieces that may stand on the ground, and their letters for terminals with colours.
+PIECES: dict[str, tuple[str, str, int]] = {
+    name: (piece["svg"], piece["letter"], piece["colour"])
+    for name, piece in tomllib.loads(Path(__file__).with_name("pieces.toml").read_text(encoding="utf-8")).items()
 }
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``.
-
-    Args:
-        modules: the names in each module, separated by spaces.
-    """
-    places = {name: module for module, names in modules.items() for name in names.split()}
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package, for the names that it imports below ``if TYPE_CHECKING``."""
+    source = sys.modules[package].__loader__.get_source(package)  # type: ignore[union-attr]
+    blocks = [block for block in ast.parse(source).body if isinstance(block, ast.If)]
+    imports = [each for block in blocks for each in block.body if isinstance(each, ast.ImportFrom)]
+    places = {alias.name: str(each.module) for each in imports for alias in each.names}
 
     def get(name: str) -> Any:
         if name not in places:

@@ -3,211 +3,21 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rollenv.report.plain import plain
 from rollenv.rollout.evaluate import wilson_interval
 from rollenv.rollout.records.folders import Run
 
-#: Suffixes of metrics by turn and by position of a token, with plain names (buckets: rollenv.trainers.diagnostics).
-_TURNS = tuple(
-    (part, f"turn {int(part) + 1}" if part.isdigit() else f"turns {part} after the first")
-    for part in ("0", "1", "2-3", "4-7", "8-15", "16-31", "32+")
-)
-_POSITIONS = tuple(
-    (part, f"tokens {part}") for part in ("0-15", "16-63", "64-255", "256-1023", "1024-4095", "4096-16383", "16384+")
-)
-
 #: Title, explanation, and metrics with their display names.
 Chart = tuple[str, str, tuple[tuple[str, str], ...]]
-#: The charts of a training run.
-CURVES: tuple[Chart, ...] = (
-    (
-        "Success",
-        "The share of episodes that were solved. Evaluations play the same unseen episodes each time; the band is "
-        "their 95 % interval. Training episodes are new ones each time and may be easier or harder.",
-        (("eval/success", "evaluation"), ("success", "training")),
-    ),
-    (
-        "Reward per episode",
-        "The mean of the environment's own rewards of an episode, added up over its turns.",
-        (("eval/reward", "evaluation"), ("reward", "training")),
-    ),
-    (
-        "Trained reward per episode",
-        "The mean of what reward functions made of the environment's rewards: training maximises it.",
-        (("eval/trained_reward", "evaluation"), ("trained_reward", "training")),
-    ),
-    (
-        "Turns per episode",
-        "How many actions an episode takes until it ends or a limit ends it.",
-        (("eval/turns", "evaluation"), ("turns", "training")),
-    ),
-    ("Curriculum level", "The difficulty that training plays at; it follows the success rate.", (("level", "level"),)),
-    (
-        "Informative groups",
-        "The share of groups whose members got different rewards. Only these teach the model anything; near 0 the "
-        "tasks are too hard or too easy.",
-        (("informative_groups", "differ"), ("too_easy", "too easy: all solved"), ("too_hard", "too hard: none solved")),
-    ),
-    (
-        "Dropped episodes",
-        "The episodes of a batch that teach nothing: cut off, repeating themselves, or with gibberish "
-        "(rewards.at_limit and its like).",
-        tuple((f"dropped/{why}", why) for why in ("truncated", "repetition", "gibberish")),
-    ),
-    (
-        "Recurring states",
-        "The share of turns in a state that occurs again in its group. Only these get step credit from GiGPO and HGPO; "
-        "near 0 they are GRPO.",
-        (("recurring_states", "share of turns"),),
-    ),
-    (
-        "Entropy",
-        "How undecided the model is, in nats per token. A fall to 0 means that it no longer explores.",
-        (("entropy", "entropy"),),
-    ),
-    (
-        "Entropy by turn",
-        "The entropy at the first turns of an episode and at later ones. Where it falls first, the model is decided.",
-        tuple((f"entropy/turn/{turns}", name) for turns, name in _TURNS),
-    ),
-    (
-        "Entropy by position",
-        "The entropy of the first tokens of a response and of later ones.",
-        tuple((f"entropy/position/{tokens}", name) for tokens, name in _POSITIONS),
-    ),
-    (
-        "Loss",
-        "Of RL it says little by itself: watch the success instead. Of given answers and preferences it falls as they "
-        "are learned, until rows that were held out no longer follow.",
-        (("loss", "training"), ("eval/loss", "held out")),
-    ),
-    (
-        "Right preferences",
-        "The share of pairs whose preferred episode the model prefers, and a rule that looks at lengths only.",
-        (("accuracy", "training"), ("eval/accuracy", "held out"), ("eval/accuracy_of_lengths", "by lengths")),
-    ),
-    (
-        "Rewards of a pair",
-        "How much likelier than at the start the two episodes became, times beta. Often both fall, and one faster.",
-        (("rewards/chosen", "preferred"), ("rewards/rejected", "rejected")),
-    ),
-    (
-        "Gradient norm",
-        "The length of the gradient before it is clipped. Spikes point to unstable steps.",
-        (("grad_norm", "norm"),),
-    ),
-    (
-        "KL divergence",
-        "How far the updated model is from the one that played the episodes, in nats per token.",
-        (("kl", "KL"),),
-    ),
-    (
-        "Clipped tokens",
-        "The share of tokens whose probability changed so much that the loss ignores them.",
-        (("clipped", "share of tokens"),),
-    ),
-    (
-        "Spread of advantages",
-        "Quantiles of the advantages of all response tokens. All at 0 teach nothing; far ends come from rare rewards.",
-        tuple((f"advantage/q{q:02d}", f"{q} %") for q in (0, 10, 50, 90, 100)),
-    ),
-    (
-        "Spread of returns",
-        "Quantiles of what the critic learns to predict.",
-        tuple((f"return/q{q:02d}", f"{q} %") for q in (0, 10, 50, 90, 100)),
-    ),
-    (
-        "Spread of rewards",
-        "The standard deviation of the rewards of all episodes of a batch. At 0 there is nothing to learn.",
-        (("reward_std", "deviation"),),
-    ),
-    (
-        "Explained variance",
-        "How much of the returns' variance the critic predicts: 1 is perfect, 0 no better than a constant, less is "
-        "harmful.",
-        (("explained_variance", "share"),),
-    ),
-    ("Loss of the critic", "The mean squared error of its predictions.", (("value_loss", "loss"),)),
-    (
-        "Sampler against trainer",
-        "KL divergence between the probabilities that tokens were drawn with and the trainer's for the same weights. "
-        "It should stay near 0; a correction weighs what is left.",
-        (("mismatch_kl", "before the update"), ("correction/mismatch_kl", "of what was trained on")),
-    ),
-    (
-        "Log-probability drift",
-        "How far the two log-probabilities of a token are apart, in nats: the mean, and the largest of the batch.",
-        (("logprob_drift", "mean"), ("logprob_drift_max", "largest")),
-    ),
-    (
-        "Effective sample size",
-        "The share of tokens that would tell as much if all weighed the same. Far below 1, a few tokens decide.",
-        (
-            ("mismatch_ess", "before the update"),
-            ("correction/weight_ess", "of a correction's weights"),
-            ("ratio_ess", "of the loss's ratios"),
-        ),
-    ),
-    (
-        "Routers",
-        "For a mixture of experts: the balance of its routers and the load of the fullest expert. Both are 1 where all "
-        "experts get as many tokens.",
-        (("router/balance", "balance"), ("router/largest_load", "largest load")),
-    ),
-    ("Drift", "Turns whose tokens are not trained on as they were drawn. Must be 0.", (("drift", "turns"),)),
-    (
-        "Corrected tokens",
-        "The share of tokens whose importance weight was cut, and of those that were left out.",
-        (("correction/clipped", "cut"), ("correction/masked", "left out")),
-    ),
-    (
-        "Weight of a token",
-        "The mean importance weight; 1 if sampler and trainer agree.",
-        (("correction/weight", "weight"),),
-    ),
-    (
-        "Distance to the start",
-        "KL divergence from the model that the run began with, in nats per token.",
-        (("reference_kl", "KL"),),
-    ),
-    (
-        "Distance to the teacher",
-        "How much likelier the drawn tokens are to the model than to its teacher, in nats per token.",
-        (("teacher_kl", "before the update"), ("reverse_kl", "of what was trained on")),
-    ),
-    ("Tokens with a teacher", "The share of tokens that a teacher judged.", (("taught", "share of tokens"),)),
-    ("KL coefficient", "How much the distance to the start costs.", (("kl_coefficient", "coefficient"),)),
-    (
-        "Groups played again",
-        "Groups of a batch whose rewards were all equal, so that others were played in their place.",
-        (("refilled", "groups"),),
-    ),
-    ("Tasks drawn", "How many tasks the source has given so far.", (("drawn", "tasks"),)),
-    (
-        "Trained samples",
-        "Samples of the batch that change the weights; those whose advantages are all 0 do not.",
-        (("trained_samples", "samples"),),
-    ),
-    (
-        "Sharing",
-        "Tokens of the trained samples for each token that the model computed. Samples that begin alike share that.",
-        (("sharing", "ratio"),),
-    ),
-    ("Learning rate", "The step size of the optimizer.", (("lr", "learning rate"),)),
-    ("Tokens per second", "Tokens that were read and written while episodes were played.", (("tokens_per_s", "rate"),)),
-    (
-        "Seconds per iteration",
-        "Where the time goes: playing episodes, updating the model, evaluating.",
-        (("time/collect", "playing"), ("time/update", "updating"), ("time/eval", "evaluating")),
-    ),
-    (
-        "Errors",
-        "Episodes that failed because of the environment or the agent. They are left out of training.",
-        (("eval/failed", "evaluation"), ("failed", "training")),
-    ),
+#: The charts of a training run. The buckets in names by turn and position are those of rollenv.trainers.diagnostics.
+CURVES: tuple[Chart, ...] = tuple(
+    (each["title"], each["help"], tuple(each["series"].items()))
+    for each in tomllib.loads(Path(__file__).with_name("curves.toml").read_text(encoding="utf-8"))["chart"]
 )
 
 _HINT_SUCCESS = (

@@ -10,6 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Options", "Settings", "build"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"rollenv.serve.cluster": "build Options", "rollenv.serve.server": "Settings"}
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -103,8 +103,9 @@ def test_a_reward_model_without_held_out_pairs_shows_what_it_learned(tmp_path, m
     pairs = [{"prompt": f"what is {n}", "chosen": "up", "rejected": "down"} for n in range(4)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     said = CliRunner().invoke(app, ["reward-model", "pairs.jsonl", f"model={model}", "held_out=0"]).output
-    assert "no task is held out" in said
-    assert {"loss", "accuracy"} <= {word for line in said.splitlines() for word in line.split()[:1]}
+    assert {"loss of the last update,", "accuracy of the last"} <= {
+        " ".join(line.split()[:n]) for line in said.splitlines() for n in (4, 5)
+    }
 
 
 def test_a_folder_of_held_out_rows_has_nothing_to_train_on(rows, tmp_path):

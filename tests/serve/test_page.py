@@ -13,9 +13,9 @@ from waiting import eventually
 
 import rollenv
 from rollenv.agents.prompts.session import shown
-from rollenv.cli import package_index
 from rollenv.core.drawing import draw
 from rollenv.core.registry import list_envs
+from rollenv.plugins.publishing import package_index
 from rollenv.serve.catalog import IndexedPackage, sha256
 
 API = ("me", "catalogue", "packages", "card", "open", "replay", "sessions", "watch", "link", "health", "check", "end")

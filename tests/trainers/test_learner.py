@@ -123,6 +123,13 @@ def test_trajectories_and_groups_are_episodes_too(agent):
     assert learner.state.iteration == 2
 
 
+def test_rewards_less_a_kl_penalty_are_those_of_a_run(agent):
+    turns = [[Turn((1, 2), (3, n), (-1.0, -1.0), float(n), "", "")] for n in range(2)]
+    episodes = [Trajectory(Task("own", 0), each, "terminated") for each in turns]
+    metrics = Learner(agent, LR, "kl.name=reward", "algorithm.name=reinforce").update(episodes)
+    assert metrics["kl_coefficient"] > 0
+
+
 def test_a_learner_continues_from_its_checkpoint_to_the_same_weights(agent, tmp_path):
     with Gateway(agent) as gateway:
         sessions = played(gateway)

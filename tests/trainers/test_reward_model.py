@@ -8,6 +8,7 @@ import json
 import math
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import tiny_runs
 import torch
@@ -17,12 +18,15 @@ from typer.testing import CliRunner
 
 from rollenv import UsageError
 from rollenv.cli.main import app
-from rollenv.cli.reward_model import away_of, best_of, config_of
+from rollenv.cli.reward_model import away_of, best_of, settings_of
 from rollenv.report.curves import curves_svg
 from rollenv.rollout.records import storage
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
-from rollenv.trainers.reward_model import RewardModel, RewardModelConfig, RewardModelTrainer, pair_losses, pairs_of
+from rollenv.trainers.config.algorithms import BradleyTerry
+from rollenv.trainers.experience import experience
+from rollenv.trainers.preferences import Preferences
+from rollenv.trainers.reward_model import RewardModel, pairs_of
 from rollenv.trainers.rewards.learned import LearnedReward
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
@@ -45,10 +49,15 @@ def rows(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(model, rows, tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "reward"
-    settings = {"lr": 2e-2, "epochs": 8, "size": 16, "held_out": 0.3, "checkpoint_every": 3}
-    config = RewardModelConfig(data=[str(rows)], model=str(model), **settings)
-    last = RewardModelTrainer(config, RunDir(path)).fit()
-    return path, config, last
+    settings = ["lr=2e-2", "epochs=8", "size=16", "held_out=0.3", "checkpoint_every=3", "threads=1"]
+    settings = [str(rows), f"model={model}", *settings]
+    with trainer_of(*settings, f"run_dir={path}") as trainer:
+        return path, settings, trainer.fit().after
+
+
+def trainer_of(*words, watch=lambda *_: None):
+    config = load_config("reward-model", settings_of(words))
+    return Trainer(config, RunDir.create(config, "reward-model"), watch)
 
 
 def episode(reward, *ids, task=0):
@@ -59,15 +68,20 @@ def episode(reward, *ids, task=0):
 def test_pairs_are_of_one_task_with_different_returns_and_tokens():
     same, other = [episode(1.0, 4), episode(0.0, 5), episode(0.0, 4)], [episode(0.5, 6), episode(0.5, 7)]
     pairs = pairs_of([Group(same[0].task, same), Group(other[0].task, other)])
-    assert [(pair.chosen[-1], pair.rejected[-1], pair.difference) for pair in pairs] == [(4, 5, 1.0)]
+    assert [[(t.turns[0].prompt_ids[-1], t.reward) for t in pair] for pair in pairs] == [[(4, 1.0), (5, 0.0)]]
 
 
 def test_losses_are_bradley_and_terrys():
-    settings = RewardModelConfig(data=["x"], smoothing=0.1, margin=0.5, centre=0.01)
-    chosen, rejected, apart = torch.tensor([2.0]), torch.tensor([1.0]), torch.tensor([1.0])
-    d = 2.0 - 1.0 - 0.5
-    wanted = -0.9 * math.log(1 / (1 + math.exp(-d))) - 0.1 * math.log(1 / (1 + math.exp(d))) + 0.01 * 9
-    assert float(pair_losses(chosen, rejected, apart, settings)) == pytest.approx(wanted)
+    settings = BradleyTerry(smoothing=0.1, margin=0.5, centre=0.01)
+    pair = pairs_of([Group(Task("test:Pairs-v0", 0), [episode(3.0, 4), episode(1.0, 5)])])
+    found = Preferences(experience(pair, "trajectory"), np.array([3.0, 1.0]), settings)
+    chosen, rejected = 2.0, 0.5
+    d = chosen - rejected - 0.5 * (3.0 - 1.0)
+    wanted = -0.9 * math.log(1 / (1 + math.exp(-d))) - 0.1 * math.log(1 / (1 + math.exp(d))) + 0.01 * 2.5**2
+    advantages, metrics = found.advantages(np.array([chosen, rejected]), None)
+    slope = -0.9 / (1 + math.exp(d)) + 0.1 / (1 + math.exp(-d))
+    assert metrics["loss"] == pytest.approx(wanted)
+    assert advantages == pytest.approx([-(slope + 0.01 * 2 * 2.5), slope - 0.01 * 2 * 2.5])
 
 
 def test_scores_do_not_depend_on_the_other_episodes_of_a_batch(model):
@@ -86,19 +100,34 @@ def test_it_tells_held_out_pairs_apart_better_than_their_lengths_do(trained):
 
 
 def test_a_run_that_was_interrupted_goes_on_with_equal_numbers(trained, tmp_path):
-    _, config, last = trained
-    run = RunDir(tmp_path / "cut")
+    _, settings, last = trained
 
     def stop(stage, done, total, numbers):
-        if done == 5:
+        if done == 5 and stage == "training":
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        RewardModelTrainer(config, run, stop).fit()
-    resumed = RewardModelTrainer(config, run)
-    assert resumed.iteration == 3
+    with pytest.raises(KeyboardInterrupt), trainer_of(*settings, f"run_dir={tmp_path / 'cut'}", watch=stop) as cut:
+        cut.fit()
+    with Trainer(cut.config, RunDir(cut.run.path)) as resumed:
+        assert resumed.state.iteration == 3
+        again = resumed.fit().after
+    same = [key for key in last if not key.startswith(("time/", "cpu/"))]
     # the address of a batch of odd size decides about its last bits
-    assert resumed.fit() == pytest.approx(last, rel=1e-6)
+    assert {key: again[key] for key in same} == pytest.approx({key: last[key] for key in same}, rel=1e-6, abs=1e-6)
+    scales = [RewardModel.load(path) for path in (trained[0], cut.run.path)]
+    assert scales[0].mean == pytest.approx(scales[1].mean, rel=1e-5)
+
+
+def test_adapters_are_trained_with_the_head_and_merged(model, rows, tmp_path):
+    settings = [str(rows), f"model={model}", "model.lora.rank=4", "lr=3e-2", "epochs=12", "size=16", "held_out=0.3"]
+    with trainer_of(*settings, f"run_dir={tmp_path / 'run'}") as trainer:
+        last = trainer.fit().after
+        pairs = trainer.batches.held_out
+    assert last["eval/accuracy"] > 0.9
+    loaded = RewardModel.load(tmp_path / "run")
+    with torch.no_grad():
+        better, worse = (loaded.scores([pair.trajectories[i].turns[0].prompt_ids for pair in pairs]) for i in (0, 1))
+    assert float((better - worse).mean()) == pytest.approx(last["eval/margin"], rel=1e-4)
 
 
 def test_rewards_are_in_deviations_of_the_scores_that_were_trained_on_and_clipped(trained):
@@ -130,17 +159,31 @@ def test_training_may_see_the_reward_model_alone_and_logs_the_true_reward(traine
     assert abs(rows[-1]["eval/trained_reward"]) <= 3
 
 
-@pytest.mark.parametrize("words_", [["lrr=1", "x.jsonl"], ["lr=0", "x.jsonl"], ["lr=1"], ["x.jsonl", "data=3"]])
-def test_wrong_settings_are_named(words_):
-    with pytest.raises(UsageError, match=r"lr|data"):
-        config_of(words_)
+def test_a_pair_without_one_of_its_episodes_is_left_out(model, tmp_path):
+    file = tmp_path / "stored.jsonl"
+    cut = episode(0.0, 5)
+    cut.turns[0].finish = "length"
+    storage.write(file, [episode(1.0, 4), cut, episode(1.0, 6, task=1), episode(0.0, 7, task=1)])
+    settings = [str(file), f"model={model}", "held_out=0", "rewards.at_limit=drop", f"run_dir={tmp_path / 'run'}"]
+    with trainer_of(*settings) as trainer:
+        trainer.fit()
+    assert (trainer.rows[1]["pairs"], trainer.rows[1]["trained_samples"]) == (1, 2)
+
+
+@pytest.mark.parametrize("given", [["lrr=1", "x.jsonl"], ["lr=0", "x.jsonl"], ["lr=1"], ["x.jsonl", "data=3"]])
+def test_wrong_settings_are_named(given, tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    words = [str(tmp_path / word) if word == "x.jsonl" else word for word in given]
+    done = CliRunner().invoke(app, ["reward-model", *words])
+    assert done.exit_code == 2
+    assert "lr" in done.output or "data" in done.output
 
 
 def test_equal_pairs_and_a_folder_without_a_model_are_refused(model, tmp_path):
     file = tmp_path / "equal.jsonl"
     storage.write(file, [episode(0.5, 3, task=0), episode(0.5, 4, task=0)])
     with pytest.raises(UsageError, match="no pair"):
-        RewardModelTrainer(RewardModelConfig(data=[str(file)], model=str(model)), RunDir(tmp_path / "run"))
+        trainer_of(str(file), f"model={model}", f"run_dir={tmp_path / 'run'}")
     with pytest.raises(UsageError, match="no reward model"):
         RewardModel.load(tmp_path)
 
@@ -211,6 +254,6 @@ def test_the_margin_of_a_row_is_wanted_of_its_scores(model, tmp_path):
     file = tmp_path / "pairs.jsonl"
     rows = [{"prompt": f"what is {n}", "chosen": "up", "rejected": "down", "margin": 50} for n in range(4)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = RewardModelConfig(data=[str(file)], model=str(model), held_out=0, run_dir=str(tmp_path / "run"))
-    trainer = RewardModelTrainer(config, RunDir(tmp_path / "run"))
-    assert trainer.update(trainer.pairs)["loss"] == pytest.approx(50, abs=2)
+    with trainer_of(str(file), f"model={model}", "held_out=0", f"run_dir={tmp_path / 'run'}") as trainer:
+        trainer.fit()
+    assert trainer.rows[1]["loss"] == pytest.approx(50, abs=2)

@@ -199,9 +199,6 @@ class Imitation(Algorithm):
 class Preference(Algorithm):
     """Base of the preference losses. Pairs are trajectories of one group, the preferred one with the higher return."""
 
-    beta: Positive = 0.1
-    """How strongly the policy is held to the initial model, which is the reference."""
-
     @property
     def reads_reference(self) -> bool:
         """True if the loss reads log-probabilities of the reference."""
@@ -231,6 +228,8 @@ class Preference(Algorithm):
 class PairedPreference(Preference):
     """Base of the losses of pairs."""
 
+    beta: Positive = 0.1
+    """How strongly the policy is held to the initial model, which is the reference."""
     pairs: Literal["all", "extremes"] = "all"
     """The pairs of a group: every two with different returns, or the best and the worst only."""
     margin: Weight = 0.0
@@ -261,6 +260,8 @@ class Kto(Preference):
     """Good and bad trajectories without pairs, against the mean of their group (KTO)."""
 
     name: Literal["kto"] = "kto"
+    beta: Positive = 0.1
+    """How strongly the policy is held to the initial model, which is the reference."""
     desirable: Weight = 1.0
     """Weight of good trajectories."""
     undesirable: Weight = 1.0
@@ -287,6 +288,30 @@ class Dmpo(PairedPreference):
     name: Literal["dmpo"] = "dmpo"
     gamma: Discount = 0.7
     """Discount of turns; 1 weighs turn t of T by (T - t) / T."""
+
+
+class BradleyTerry(Preference):
+    """A reward model (:mod:`rollenv.trainers.reward_model`): -log σ of the difference of the scores of a pair."""
+
+    name: Literal["reward_model"] = "reward_model"
+    smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """The share of pairs that are labelled the wrong way."""
+    margin: Weight = 0.0
+    """The wanted difference of scores, for a difference of returns of 1."""
+    centre: Weight = 0.0
+    """Coefficient of the squared sum of a pair's scores, which keeps their mean near 0 (usually 0.01)."""
+
+    @property
+    def reads_reference(self) -> bool:
+        return False
+
+    def problems(self, run: Any) -> Iterator[str]:
+        yield from super().problems(run)
+        if run.batches.kind != "stored" or run.environments() or run.eval.measures or run.player.kind != "local":
+            yield (
+                "algorithm.name=reward_model scores episodes and plays none: set batches.kind=stored, and leave out "
+                "env.id, eval.parts, eval.measures and player; or use rollenv reward-model"
+            )
 
 
 # -- the user's own ----------------------------------------------------------------------------------------------------
@@ -316,6 +341,7 @@ _Algorithm = (
     | Kto
     | Simpo
     | Dmpo
+    | BradleyTerry
 )
 AnyAlgorithm = Annotated[
     Annotated[_Algorithm, Field(discriminator="name"), Tag(BUILT_IN)] | Annotated[OwnAlgorithm, Tag(OWN)],

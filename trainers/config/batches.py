@@ -129,7 +129,8 @@ class StoredConfig(Section):
         if run.loss.name != "likelihood":
             yield "batches.kind=stored has no sampler, so no ratio to one: take algorithm=sft, dpo, ipo, kto or simpo"
         if run.rollout.shards or run.harness.name or run.rewards.per_episode or run.rewards.group:
-            yield "batches.kind=stored plays no episodes: leave out rollout.shards, harness and reward functions"
+            key = run.rewards.per_episode or "rewards.group"
+            yield f"batches.kind=stored plays no episodes: leave out rollout.shards, harness and {key}"
         if not run.env.id and self.data == ["oracle"]:
             yield "batches.data=oracle needs an environment: set env.id"
         if not run.env.id and run.model.path == "tiny":

@@ -522,7 +522,8 @@ class TrainConfig(Section):
         """
         if (self.plays_here and self.batches.kind == "stream") or self.model.lora.rank or self.placement.ranks > 1:
             return False
-        return self.model.sync == "in_place" or (self.model.sync == "auto" and self.model.path == "tiny")
+        own = self.model.path == "tiny" or self.algorithm.name == "reward_model"  # nobody else has its weights
+        return self.model.sync == "in_place" or (self.model.sync == "auto" and own)
 
     @property
     def weight_form(self) -> WeightForm:

@@ -46,6 +46,9 @@ _ALIKE_ROUNDED = 0.1
 class Scorer(nn.Module):  # type: ignore[misc]
     """A causal language model with the computation of log-probabilities, as one module with one forward pass.
 
+    A model with a head for scores computes these instead, in place of log-probabilities: before a token, the score of
+    all tokens until then.
+
     Args:
         temperature: sampling temperature; divides the logits.
         vision: train the part that pictures pass too.
@@ -64,7 +67,9 @@ class Scorer(nn.Module):  # type: ignore[misc]
         self.model, self.temperature, self.most_logits = model.requires_grad_(True), temperature, most_logits
         fix_frequencies(model)
         self.packs = choose_attention(model)
-        self.head, self.experts_per_token = head_of(model), experts_per_token(model)
+        self.scores: nn.Module | None = getattr(model, "score", None)
+        self.head = None if self.scores else head_of(model)
+        self.experts_per_token = experts_per_token(model)
         frozen = {} if vision else vision_parts(model)
         for part in frozen.values():
             part.requires_grad_(False)
@@ -89,6 +94,9 @@ class Scorer(nn.Module):  # type: ignore[misc]
         states = hidden.detach()[drawn.of] if "hidden" in outputs else None
         if set(outputs) == {"hidden"}:
             return None, None, states, None, None
+        if self.head is None:
+            assert self.scores is not None
+            return self.scores(hidden)[drawn.of, 0].float(), None, states, None, None
         head = functools.partial(
             token_logprobs,
             head=self.head,

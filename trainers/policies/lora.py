@@ -63,7 +63,8 @@ def adapt(model: PreTrainedModel, lora: Lora, frozen: Collection[str] = ()) -> N
         )
     linear = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
     whole_parts = tuple(f"{part}." for part in frozen)
-    excluded = [name for name, layer in linear if layer in routers or name.startswith(whole_parts)]
+    scores = getattr(model, "score", None)  # the head of a reward model is new, and trained as a whole
+    excluded = [name for name, layer in linear if layer in (*routers, scores) or name.startswith(whole_parts)]
     ranks = (min(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear))
     widest = max(ranks, default=lora.rank)
     if lora.rank > widest:
@@ -94,7 +95,7 @@ def adapt(model: PreTrainedModel, lora: Lora, frozen: Collection[str] = ()) -> N
         raise UsageError(f"model.lora.targets={targets!r}: the output layer cannot have an adapter here")
     adapter_of(model)  # raises if it cannot be merged and played
     for name, weight in model.named_parameters():
-        weight.requires_grad_(".lora_" in name)
+        weight.requires_grad_(".lora_" in name or (scores is not None and name.startswith("score.")))
         if weight.requires_grad:
             weight.data = weight.data.float()
 

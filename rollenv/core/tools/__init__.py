@@ -11,11 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "FunctionTool", "PythonCodeTool", "ToolError", "tool"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "rollenv.core.tools.backend": "Backend tool ToolError",
-        "rollenv.core.tools.function": "FunctionTool",
-        "rollenv.core.tools.python": "PythonCodeTool",
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

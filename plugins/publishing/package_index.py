@@ -125,7 +125,7 @@ def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, 
         sys.executable,
         "-P",
         "-c",
-        "from rollenv.cli.package_index import describe; describe()",
+        "from rollenv.plugins.publishing.package_index import describe; describe()",
         str(episodes),
         *modules,
     ]

@@ -23,7 +23,7 @@ def command(
 
     The wheel must have the hash that the index names, and only modules of its own. pip installs it, and what it needs.
     """
-    from rollenv.cli import package_index
+    from rollenv.plugins.publishing import package_index
 
     package = package_index.find(index, name)
     with tempfile.TemporaryDirectory(prefix="rollenv-install-") as folder:

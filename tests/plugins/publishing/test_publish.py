@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from rollenv.cli.package_index import check_contents, check_wheel, read_wheel
 from rollenv.core.errors import UsageError
+from rollenv.plugins.publishing.package_index import check_contents, check_wheel, read_wheel
 from rollenv.serve.catalog import CATALOG, read_catalog
 
 ENV = """
@@ -193,7 +193,7 @@ def test_what_a_wheel_unpacks_stays_in_its_folder(tmp_path):
 
 def test_what_several_processes_publish_at_once_is_all_there_or_refused(tmp_path):
     code = (
-        "import sys, pathlib; from rollenv.cli.package_index import add, read_wheel\n"
+        "import sys, pathlib; from rollenv.plugins.publishing.package_index import add, read_wheel\n"
         "w = pathlib.Path(sys.argv[1]); p, _ = read_wheel(w); add(pathlib.Path('index'), w, p, {})"
     )
     wheels = [wheel(tmp_path, version=f"1.{n}") for n in range(4)]

@@ -23,7 +23,7 @@ def command(
 
     An index is a folder, which any web server can serve; pip reads it too (--extra-index-url).
     """
-    from rollenv.cli import package_index
+    from rollenv.plugins.publishing import package_index
 
     with tempfile.TemporaryDirectory(prefix="rollenv-publish-") as made:
         wheel = package if package.suffix == ".whl" else _build(package, Path(made))
