@@ -248,12 +248,13 @@ class CraftEnv(ToolEnv):
     # -- what is shown -------------------------------------------------------------------------------------------------
 
     def render(self) -> str:
-        """Return the targets, the inventory and the last answer; empty before the first reset."""
+        """Return the targets, the inventory and, if it is shown, the last answer; empty before the first reset."""
         if self._current is None:
             return ""
         lacking = self.lacking()
         wanted = "\n".join(f"{count - lacking.get(item, 0)}/{count} {item}" for item, count in self.targets.items())
-        return f"Craft:\n{wanted}\nInventory:\n{_listed(self.backend.inventory)}\n\n{self.last}".rstrip()
+        last = "" if self.brief else self.last
+        return f"Craft:\n{wanted}\nInventory:\n{_listed(self.backend.inventory)}\n\n{last}".rstrip()
 
     @staticmethod
     def picture(text: str) -> Drawing | None:

@@ -129,6 +129,8 @@ class Book:
         """Return every single craft that an inventory allows, sorted."""
         found = []
         for recipe in itertools.chain(*self.recipes.values()):
+            if any(name[:4] != TAG and inventory.get(name, 0) < amount for name, amount in recipe.takes.items()):
+                continue
             kinds = [
                 [item for item in self.choices(name) if inventory.get(item, 0) >= amount]
                 for name, amount in recipe.takes.items()
