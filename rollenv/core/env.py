@@ -460,6 +460,9 @@ class Wrapper(Env):
     def render(self) -> str:
         return self.env.render()
 
+    def alike_key(self) -> str:
+        return self.env.alike_key()
+
     def close(self) -> None:
         self.env.close()
 

@@ -46,6 +46,7 @@ NO_DIFFERENCE = {
     "rollout.extra_groups": "which groups are late is a matter of time",
     "rollout.extra_members": "which members are late is a matter of time",
     "batches.kind": "which groups come first is a matter of time; test_batches.py, test_early.py",
+    "eval.panel": "what is evaluated and passed over; test_panels.py",
     "algorithm.parted": "for pairs that begin alike; test_preferences.py",
     "batches.data": "another data set; test_given.py",
     "batches.unusable": "for rows that cannot be learned; test_given.py",
