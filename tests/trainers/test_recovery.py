@@ -99,6 +99,11 @@ def same(one, other) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
+def run_to_its_end(*arguments: str) -> None:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "kills", "overrides"),
@@ -114,7 +119,7 @@ def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(tmp_path, name,
     overrides = [*plain, *overrides, "iterations=60", "checkpoint_every=3", "eval.every=7"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     began = time.monotonic()
-    subprocess.run([*COMMAND, f"run_dir={whole}", *overrides], check=True, capture_output=True)
+    run_to_its_end(f"run_dir={whole}", *overrides)
     longest = time.monotonic() - began
     rng = random.Random(name)
     for _ in range(kills):
@@ -131,7 +136,7 @@ def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(tmp_path, name,
             os.kill(process.pid, signal.SIGKILL)
         _, said = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), said
-    subprocess.run([*COMMAND, f"run_dir={killed}", *overrides, "--resume"], check=True, capture_output=True)
+    run_to_its_end(f"run_dir={killed}", *overrides, "--resume")
     assert rows(killed) == rows(whole)
     assert same(state(killed), state(whole))
 
@@ -172,6 +177,7 @@ def test_a_run_that_is_terminated_saves_and_goes_on_to_the_same_state(tmp_path, 
     overrides = [*overrides, "checkpoint_every=100", "eval.every=1"]
     with start(tmp_path / "whole", overrides) as whole:
         whole.fit()
+    before = signal.getsignal(signal.SIGTERM)
     moments = ("_evaluate", 0), ("_collect", 0), ("_log", 1), ("_collect", 1), ("update", 1), ("_evaluate", 2)
     for step, iteration in (*moments, ("_collect", 2)):
         if not (tmp_path / "part").exists():
@@ -190,7 +196,7 @@ def test_a_run_that_is_terminated_saves_and_goes_on_to_the_same_state(tmp_path, 
         with run, pytest.raises(SystemExit) as ended:
             run.fit()
         assert ended.value.code == 143
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) == before
     with Trainer(RunDir.resume(tmp_path / "part")[1], RunDir(tmp_path / "part")) as last:
         last.fit()
     assert rows(tmp_path / "part") == rows(tmp_path / "whole")
