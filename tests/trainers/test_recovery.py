@@ -99,6 +99,10 @@ def same(one, other) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
+def read_iterations(run: Path) -> list[int]:
+    return [row["iteration"] for row in read_rows(run / "metrics.jsonl")]
+
+
 def run_to_its_end(*arguments: str) -> None:
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -118,20 +122,18 @@ def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(tmp_path, name,
     plain = [o for o in PLAIN if name != "early" or "minibatch" not in o]  # such a batch is one step
     overrides = [*plain, *overrides, "iterations=60", "checkpoint_every=3", "eval.every=7"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    began = time.monotonic()
     run_to_its_end(f"run_dir={whole}", *overrides)
-    longest = time.monotonic() - began
     rng = random.Random(name)
-    for _ in range(kills):
+    for iteration in sorted(rng.sample(range(60), kills)):
         resume = ["--resume"] if (killed / "config.json").exists() else []
         process = subprocess.Popen(
             [*COMMAND, f"run_dir={killed}", *overrides, *resume],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        deadline = time.monotonic() + rng.uniform(0.3, 0.6) * longest
-        while process.poll() is None and time.monotonic() < deadline:
+        while process.poll() is None and max(read_iterations(killed), default=-1) < iteration:
             time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.5))  # amid the next step, whichever it is
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
         _, said = process.communicate()
@@ -282,6 +284,13 @@ def test_what_changes_no_training_may_change_on_resume(finished, setting):
 def test_what_does_nothing_is_an_error_on_resume_too(finished):
     with pytest.raises(UsageError, match=r"rollout\.shard_losses"):
         with_settings(RunDir.resume(finished)[1], ["rollout.shard_losses=1"])
+
+
+def test_a_run_whose_settings_this_version_cannot_read_is_not_resumed(tmp_path):
+    (tmp_path / "config.json").write_text('{"data": ["pairs.jsonl"], "lr": 1e-5}')
+    with pytest.raises(UsageError, match="version") as refused:
+        RunDir.resume(tmp_path)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
