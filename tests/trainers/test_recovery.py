@@ -26,6 +26,7 @@ from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.config.section import union_of
 from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.termination import Termination
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.updater import StepTotals
 
@@ -203,6 +204,23 @@ def test_a_run_that_is_terminated_saves_and_goes_on_to_the_same_state(tmp_path, 
         last.fit()
     assert rows(tmp_path / "part") == rows(tmp_path / "whole")
     assert same(state(tmp_path / "part"), state(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(("module", "handled"), [("ray._private.worker", True), ("program", False)])
+def test_a_program_keeps_its_own_handler_of_termination_but_not_rays(module, handled):
+    def handler(number, frame):
+        asked.append(number)
+
+    asked, handler.__module__ = [], module
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        termination = Termination()
+        with pytest.raises(KeyboardInterrupt) if handled else contextlib.nullcontext(), termination.handled():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert (termination.asked, bool(asked)) == (handled, not handled)
+        assert signal.getsignal(signal.SIGTERM) == handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def cut_in_the_middle(text: str) -> str:
