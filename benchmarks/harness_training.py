@@ -58,7 +58,10 @@ _SIZE = TinySize(hidden=96, layers=3, heads=4, intermediate=256, context=32_768,
 class Expert:
     """Says one command and then that it is done: the model of the play that is recorded."""
 
-    name, max_context = "expert", 100_000
+    name, max_context, sees = "expert", 100_000, False
+
+    def accept(self, request: ModelRequest) -> ModelRequest:
+        return request
 
     async def draw(self, session: GatewaySession, place: Any, request: ModelRequest) -> SampledAnswer:
         now = {"began": time.time(), "ended": time.time(), "has_tools": bool(request.tools)}
@@ -70,6 +73,9 @@ class Expert:
 
     def count(self, session: GatewaySession, place: Any, request: ModelRequest) -> int:
         return 1
+
+    def ignores(self, request: ModelRequest) -> list[str]:
+        return []
 
     def release(self, session: GatewaySession) -> None:
         pass

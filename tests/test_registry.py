@@ -46,6 +46,15 @@ def test_swapped_letters_are_the_nearest():
     assert did_you_mean("gpro", ["hgpo", "grpo", "gspo"]) == "did you mean grpo?"
 
 
+def test_files_are_not_alike_by_their_suffix(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").touch()
+    for name, near in (("x.toml", False), ("pyprojcet.toml", True)):
+        with pytest.raises(UnknownEnv) as unknown:
+            rollenv.make(name)
+        assert ("pyproject.toml" in str(unknown.value)) == near
+
+
 def test_what_an_environment_raises_is_said_on_its_card(scratch_registry):
     class Broken(rollenv.Env):
         """Breaks."""

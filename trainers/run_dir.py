@@ -102,8 +102,16 @@ class RunDir:
                 f"cannot resume {path}: its config.json names {listed(others)}, and your command does not. If you "
                 "trust what that runs and connects to, give the recipe and settings of the run, or --trust"
             )
+        try:
+            config = parse_config(data)
+        except UsageError as error:
+            wrong = str(error).partition(";")[0]
+            raise UsageError(
+                f"cannot resume {path}: this version of rollenv cannot read its config.json ({wrong}). Resume it with "
+                "the version that began it, or start a new run in another folder"
+            ) from error
         lock_folder(path, run)
-        return run, parse_config(data)
+        return run, config
 
     @classmethod
     def open(cls, config: TrainConfig, recipe: str, accept: bool = False) -> tuple[RunDir, TrainConfig]:

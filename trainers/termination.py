@@ -25,7 +25,7 @@ class Terminated(SystemExit):
 class Termination:
     """Turns SIGTERM into a KeyboardInterrupt where work can be given up, and waits elsewhere.
 
-    It is made before Ray is connected, whose handler it replaces. A program that has its own keeps it.
+    A program that has its own handler keeps it. Ray's is no program's own: it stays when Ray is shut down.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,8 @@ class Termination:
         """Held while the state of the run changes."""
         self._busy = False
         self._process = os.getpid()
-        self._unhandled = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        handler = signal.getsignal(signal.SIGTERM)
+        self._unhandled = handler == signal.SIG_DFL or getattr(handler, "__module__", "").startswith("ray.")
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:

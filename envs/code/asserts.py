@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
 
+from rollenv.core import syntax
 from rollenv.core.errors import UsageError
 
 Kind = Literal["equal", "same", "true", "false"]
@@ -115,7 +116,7 @@ def parse_code(text: str) -> ast.Module:
     if len(text) > 4000:
         text = _LONG.sub(lambda found: found[0] if found[0][0] in "\"'" else hex(int(Decimal(found[0]))), text)
     try:
-        return ast.parse(text)
+        return syntax.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rollenv.core import syntax
 from rollenv.core.needs import extra
 from rollenv.plugins.forge.operators import OPERATORS
 
@@ -124,7 +125,7 @@ def _mutants_in(path: str, text: str) -> Iterator[Mutant]:
 
 def functions_in(path: str, text: str) -> list[Function]:
     """Return the functions of a module, outer ones first."""
-    nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    nodes = [n for n in ast.walk(syntax.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     starts = ((min([n.lineno, *(d.lineno for d in n.decorator_list)]), n.end_lineno or n.lineno) for n in nodes)
     return [Function(path, start, end) for start, end in sorted(starts, key=lambda span: (span[0], -span[1]))]
 
@@ -167,7 +168,7 @@ def _is_script(node: cst.CSTNode) -> bool:
 def normal_form(text: str) -> str | None:
     """Return a module without comments and layout, for comparisons; None if it is not Python."""
     try:
-        return ast.unparse(ast.parse(text))
+        return ast.unparse(syntax.parse(text))
     except (SyntaxError, ValueError, RecursionError):
         return None
 

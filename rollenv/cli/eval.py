@@ -26,7 +26,7 @@ from rollenv.cli.common import (
 )
 from rollenv.cli.options import with_options
 from rollenv.cli.playing import EvalFolder, PlayOptions, playing, tasks_before, totals
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UnknownEnv, UsageError, did_you_mean
 from rollenv.core.trust import TRUST_HELP
 from rollenv.core.version import __version__
 
@@ -95,7 +95,7 @@ def command(
     """
     from rollenv.core.registry import named_wrappers, spec
     from rollenv.core.wrappers.factory import with_tokenizer
-    from rollenv.panels import is_panel, load_panel
+    from rollenv.panels import is_panel, load_panel, panels
     from rollenv.panels.check import Watched
     from rollenv.panels.verify import seal
     from rollenv.rollout.evaluate import evaluate
@@ -118,7 +118,12 @@ def command(
     if panel:
         plans = [_Plan(panel.name, {}, play, len(panel.members), panel)]
     else:
-        plans = _plans(_places(ids, play.out), given, n, play, try_each=len(ids) > 1 and "://" not in play.workers)
+        try:
+            plans = _plans(_places(ids, play.out), given, n, play, try_each=len(ids) > 1 and "://" not in play.workers)
+        except UnknownEnv as error:
+            if len(ids) == 1 and ":" not in env and (near := did_you_mean(env, panels())):
+                raise UnknownEnv(f"there is no panel {env!r}; {near} And {error}") from error
+            raise
     form = None
     if prompt:
         from rollenv.trainers.config import load_prompt

@@ -73,6 +73,7 @@ def did_you_mean(
     most: int = 1,
     cutoff: float = 0.6,
     form: Callable[[str], str] = str,
+    by: Callable[[str], str] = str,
 ) -> str:
     """Return the hint for an error message about an unknown name: ``did you mean X?``, or ``otherwise``.
 
@@ -80,10 +81,12 @@ def did_you_mean(
         most: maximum number of suggestions.
         cutoff: minimum similarity of a suggestion, 0 to 1.
         form: formats a name, such as ``repr``.
+        by: the part of a name that is compared, such as a file's without its suffix.
     """
-    near = difflib.get_close_matches(name, names := list(known), n=len(names) or 1, cutoff=cutoff)
-    near.sort(key=lambda each: sorted(each) != sorted(name))  # swapped letters are the commonest slip
-    return f"did you mean {' or '.join(map(form, near[:most]))}?" if near else otherwise
+    names, wanted = {by(each): each for each in known}, by(name)
+    near = difflib.get_close_matches(wanted, names, n=len(names) or 1, cutoff=cutoff)
+    near.sort(key=lambda each: sorted(each) != sorted(wanted))  # swapped letters are the commonest slip
+    return f"did you mean {' or '.join(form(names[each]) for each in near[:most])}?" if near else otherwise
 
 
 def error_text(error: BaseException) -> str:

@@ -316,5 +316,6 @@ def _unknown_message(env_id: str) -> str:
     otherwise = f"did you mean {' or '.join(family)}?" if family else "`rollenv list` shows them all"
     path = Path(env_id)
     files = map(str, path.parent.glob("*")) if path.suffix else ()
-    hint = did_you_mean(str(path), files) or did_you_mean(env_id, known, otherwise, most=3, cutoff=0.5)
+    hint = did_you_mean(str(path), files, by=lambda file: Path(file).stem)
+    hint = hint or did_you_mean(env_id, known, otherwise, most=3, cutoff=0.5)
     return f"no environment is registered as {env_id!r}; {hint}"

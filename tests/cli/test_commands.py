@@ -78,6 +78,8 @@ def test_list_and_version(rollenv_command):
         (("check", "nope:X-v0"), 2, "no environment is registered"),
         (("view", "nowhere"), 2, "no metrics.jsonl"),
         (("train", "sokobam"), 2, "there is no recipe 'sokobam'"),
+        (("train", "sokobam.toml"), 2, "did you mean 'sokoban'"),
+        (("eval", "sokoban-tiny-501"), 2, "did you mean sokoban-tiny-500"),
         (("train", "sokoban", "--resume"), 2, "there is no run of 'sokoban'"),
         (("train", "sokoban", "run_dir=absent", "--resume"), 2, "cannot resume absent"),
         (("train", "run_dir=absent", "--resume"), 2, "cannot resume absent"),

@@ -26,6 +26,7 @@ from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.config.section import union_of
 from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.termination import Termination
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.updater import StepTotals
 
@@ -99,6 +100,15 @@ def same(one, other) -> bool:
     return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
+def read_iterations(run: Path) -> list[int]:
+    return [row["iteration"] for row in read_rows(run / "metrics.jsonl")]
+
+
+def run_to_its_end(*arguments: str) -> None:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "kills", "overrides"),
@@ -113,25 +123,23 @@ def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(tmp_path, name,
     plain = [o for o in PLAIN if name != "early" or "minibatch" not in o]  # such a batch is one step
     overrides = [*plain, *overrides, "iterations=60", "checkpoint_every=3", "eval.every=7"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    began = time.monotonic()
-    subprocess.run([*COMMAND, f"run_dir={whole}", *overrides], check=True, capture_output=True)
-    longest = time.monotonic() - began
+    run_to_its_end(f"run_dir={whole}", *overrides)
     rng = random.Random(name)
-    for _ in range(kills):
+    for iteration in sorted(rng.sample(range(60), kills)):
         resume = ["--resume"] if (killed / "config.json").exists() else []
         process = subprocess.Popen(
             [*COMMAND, f"run_dir={killed}", *overrides, *resume],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        deadline = time.monotonic() + rng.uniform(0.3, 0.6) * longest
-        while process.poll() is None and time.monotonic() < deadline:
+        while process.poll() is None and max(read_iterations(killed), default=-1) < iteration:
             time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.5))  # amid the next step, whichever it is
         if process.poll() is None:
             os.kill(process.pid, signal.SIGKILL)
         _, said = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), said
-    subprocess.run([*COMMAND, f"run_dir={killed}", *overrides, "--resume"], check=True, capture_output=True)
+    run_to_its_end(f"run_dir={killed}", *overrides, "--resume")
     assert rows(killed) == rows(whole)
     assert same(state(killed), state(whole))
 
@@ -172,6 +180,7 @@ def test_a_run_that_is_terminated_saves_and_goes_on_to_the_same_state(tmp_path, 
     overrides = [*overrides, "checkpoint_every=100", "eval.every=1"]
     with start(tmp_path / "whole", overrides) as whole:
         whole.fit()
+    before = signal.getsignal(signal.SIGTERM)
     moments = ("_evaluate", 0), ("_collect", 0), ("_log", 1), ("_collect", 1), ("update", 1), ("_evaluate", 2)
     for step, iteration in (*moments, ("_collect", 2)):
         if not (tmp_path / "part").exists():
@@ -190,11 +199,28 @@ def test_a_run_that_is_terminated_saves_and_goes_on_to_the_same_state(tmp_path, 
         with run, pytest.raises(SystemExit) as ended:
             run.fit()
         assert ended.value.code == 143
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) == before
     with Trainer(RunDir.resume(tmp_path / "part")[1], RunDir(tmp_path / "part")) as last:
         last.fit()
     assert rows(tmp_path / "part") == rows(tmp_path / "whole")
     assert same(state(tmp_path / "part"), state(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(("module", "handled"), [("ray._private.worker", True), ("program", False)])
+def test_a_program_keeps_its_own_handler_of_termination_but_not_rays(module, handled):
+    def handler(number, frame):
+        asked.append(number)
+
+    asked, handler.__module__ = [], module
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        termination = Termination()
+        with pytest.raises(KeyboardInterrupt) if handled else contextlib.nullcontext(), termination.handled():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert (termination.asked, bool(asked)) == (handled, not handled)
+        assert signal.getsignal(signal.SIGTERM) == handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def cut_in_the_middle(text: str) -> str:
@@ -276,6 +302,13 @@ def test_what_changes_no_training_may_change_on_resume(finished, setting):
 def test_what_does_nothing_is_an_error_on_resume_too(finished):
     with pytest.raises(UsageError, match=r"rollout\.shard_losses"):
         with_settings(RunDir.resume(finished)[1], ["rollout.shard_losses=1"])
+
+
+def test_a_run_whose_settings_this_version_cannot_read_is_not_resumed(tmp_path):
+    (tmp_path / "config.json").write_text('{"data": ["pairs.jsonl"], "lr": 1e-5}')
+    with pytest.raises(UsageError, match="version") as refused:
+        RunDir.resume(tmp_path)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         return choose_recipe(recipe, str(own["model"]["path"]), {**kwargs, **images})
     near = [str(path) for path in Path(recipe).parent.glob("*") if path.name.endswith((*SUFFIXES, ".toml"))]
     others = f"bundled are {', '.join(recipes())}, or pass a TOML file, an environment's id, or a file of questions"
-    hint = did_you_mean(recipe, [*recipes(), *near], others, form=repr)
+    hint = did_you_mean(recipe, [*recipes(), *near], others, form=repr, by=lambda name: Path(name).stem)
     raise UsageError(f"there is no recipe {recipe!r}; {hint}")
 
 

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from rollenv.core import syntax
 from rollenv.core.env import StepResult
 from rollenv.core.errors import MissingExtra
 from rollenv.core.tools.backend import Answer, Change, differences, not_arguments, unknown
@@ -223,7 +224,7 @@ def expected(key: int) -> list[Expected]:
 
 def _parsed(services: Services, text: str) -> Call:
     """Parse a call from the Python of the answers, and name positional arguments."""
-    call = ast.parse(text, mode="eval").body
+    call = syntax.parse(text, mode="eval").body
     assert isinstance(call, ast.Call)
     assert isinstance(call.func, ast.Name)
     named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
 import json
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollenv.core import syntax
 from rollenv.core.env import StepResult
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import ToolError, differences, tool
@@ -212,7 +212,7 @@ def _listed(text: str) -> Sequence[Any] | None:
     if not (text.startswith("[") and text.endswith("]")) or len(text) > 100_000:
         return None
     try:
-        parsed = ast.literal_eval(text)
+        parsed = syntax.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return [part for part in text[1:-1].split(",") if part.strip()]
     return parsed if isinstance(parsed, list) else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollenv.core import syntax
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import Change, differences
 from rollenv.core.tools.calls import SOURCE, ToolCall
@@ -51,8 +52,8 @@ def _read(folder: Path) -> tuple[Query, ...]:
         path = folder / "processed" / "queries_and_answers" / f"{stem}_queries_and_answers.csv"
         with open(path, newline="", encoding="utf-8") as lines:
             for row in csv.DictReader(lines):
-                toolkits = tuple(CATEGORIES.get(name, name) for name in ast.literal_eval(row["domains"]))
-                found.append(Query(row["query"], category, toolkits, tuple(ast.literal_eval(row["answer"]))))
+                toolkits = tuple(CATEGORIES.get(name, name) for name in syntax.literal_eval(row["domains"]))
+                found.append(Query(row["query"], category, toolkits, tuple(syntax.literal_eval(row["answer"]))))
     return tuple(found)
 
 
@@ -74,7 +75,7 @@ def verdict(query: str, function_calls: Sequence[str] | str, error: str = "") ->
         raise UsageError(f"WorkBench has no query {query[:200]!r}")
     if isinstance(function_calls, str):
         try:
-            function_calls = ast.literal_eval(function_calls)
+            function_calls = syntax.literal_eval(function_calls)
         except (ValueError, SyntaxError, RecursionError, MemoryError) as problem:
             raise UsageError(f"function_calls is not a list of texts: {str(problem)[:200]}") from problem
     if not isinstance(function_calls, list | tuple) or not all(isinstance(call, str) for call in function_calls):
@@ -109,7 +110,7 @@ def parsed(text: str) -> ToolCall:
         text: a call such as ``email.delete_email.func(email_id="00000393")``.
     """
     try:
-        node = ast.parse(text[:_MOST_TEXT].lstrip(" \t"), SOURCE, mode="eval").body
+        node = syntax.parse(text[:_MOST_TEXT].lstrip(" \t"), SOURCE, mode="eval").body
         if not isinstance(node, ast.Call) or node.args:
             raise ValueError("it is not a call with named arguments")
         domain, _, rest = ast.unparse(node.func).partition(".")

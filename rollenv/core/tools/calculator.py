@@ -8,6 +8,8 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 
+from rollenv.core import syntax
+
 #: Limits on an expression.
 MAX_CHARACTERS = 1000
 MAX_DEPTH = 100
@@ -59,7 +61,7 @@ def _parse(expression: str) -> ast.expr:
     if not expression.isascii():
         raise ValueError("the expression has characters that are no digits, operators or parentheses")
     try:
-        return ast.parse(expression, mode="eval").body
+        return syntax.parse(expression, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError("this is not an expression of numbers and + - * / // % **") from error
 

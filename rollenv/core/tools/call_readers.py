@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rollenv.core import syntax
 from rollenv.core.parsing import first_tagged
 
 
@@ -223,7 +224,7 @@ def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
         except ValueError:
             stop = re.compile(r"</|<\||\Z").search(text, at).start()  # type: ignore[union-attr]
             try:
-                data, end = ast.literal_eval(text[at : min(stop, at + 200_000)].strip()), stop
+                data, end = syntax.literal_eval(text[at : min(stop, at + 200_000)].strip()), stop
             except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 data = None
             if not isinstance(data, dict) or not _SINGLE_QUOTED.match(text, at):
@@ -522,7 +523,7 @@ def _from_python_list(text: str, start: int) -> tuple[list[ToolCall], int]:
 def _from_python(text: str, end: int) -> list[ToolCall]:
     """Read a text that is nothing but calls or lists of calls."""
     try:
-        statements = ast.parse(text, SOURCE).body
+        statements = syntax.parse(text, SOURCE).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"these are no Python calls: {error}") from error
     found: list[ast.expr] = []

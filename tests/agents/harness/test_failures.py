@@ -32,7 +32,10 @@ COMMANDS = ("echo one", "echo two", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 class Says:
     """Calls the shell three times, then ends with a text."""
 
-    name, max_context = "scripted", 100_000
+    name, max_context, sees = "scripted", 100_000, False
+
+    def accept(self, request):
+        return request
 
     async def draw(self, session, place, request):
         shell = next(t["function"] for t in request.tools if t["function"]["name"] in SHELLS)
@@ -47,6 +50,9 @@ class Says:
 
     def count(self, session, place, request):
         return 100
+
+    def ignores(self, request):
+        return []
 
     def release(self, session):
         pass
