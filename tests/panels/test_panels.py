@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import random
+import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rollenv
@@ -21,6 +23,7 @@ from rollenv.panels.verify import seal
 from rollenv.rollout.evaluate import evaluate, summarise
 from rollenv.rollout.records.storage import read
 from rollenv.rollout.types import Task
+from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.tasks import EnvConfig, RowsConfig
@@ -410,6 +413,28 @@ def test_training_passes_over_what_is_alike_a_member(tmp_path):
     again.load_state_dict(state)
     assert again.passed_over == 3
     assert next(again) == next(source)
+
+
+def test_a_task_that_cannot_be_begun_is_left_to_fail_where_it_is_played(tmp_path, monkeypatch):
+    code = """
+        from rollenv import Env
+
+        class Broken(Env):
+            def _reset(self, options):
+                if self.np_random.integers(2):
+                    raise RuntimeError("broken")
+                return "a", {}
+    """
+    (tmp_path / "half_broken.py").write_text(textwrap.dedent(code))
+    monkeypatch.syspath_prepend(tmp_path)
+    env = "half_broken:Broken"
+    seed = next(seed for seed in range(99) if np.random.default_rng(seed).integers(2) == 0)
+    panel = assemble("half", [draw_part(env, 1, seed=seed, alike=True)])
+    source = Apart(SeedSource(TaskTemplate(env)), panel)
+    for _ in range(5):
+        task = next(source)
+        with pytest.raises(EnvFailure):
+            list(identities([task]))
 
 
 @pytest.mark.parametrize(

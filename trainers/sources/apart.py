@@ -12,6 +12,7 @@ from rollenv.panels.check import members_here, name_of
 from rollenv.panels.identity import Identifier, identities
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Group, Task
+from rollenv.rollout.workers.base import EnvFailure
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, training_environments
 from rollenv.trainers.sources.base import TaskSource
 
@@ -36,7 +37,11 @@ class Apart(Iterator[Task]):
             task = next(self.source)
             if spec(task.env_id).entry_point not in self._classes:
                 return task
-            if self._identifier.identify(task).alike not in self._members:
+            try:
+                if self._identifier.identify(task).alike not in self._members:
+                    return task
+            except EnvFailure:  # it fails where it is played, too, and counts as failed there
+                self._identifier.close()
                 return task
             self.passed_over += 1
         raise UsageError(
