@@ -140,9 +140,9 @@ def check_elsewhere(panel: Panel, timeout: float = 900.0) -> list[str]:
     return differing
 
 
-def differing_here(panel: Panel) -> list[str]:
-    """Say which members of a panel differ in this process."""
-    placed = enumerate(zip(panel.placed(), members_here(panel), strict=True))
+def differing_here(panel: Panel, here: Iterable[Identity] | None = None) -> list[str]:
+    """Say which members of a panel differ in this process; ``here`` are :func:`members_here`, if they are known."""
+    placed = enumerate(zip(panel.placed(), members_here(panel) if here is None else here, strict=True))
     return [
         f"{name_of(*place, number)}: {what}" for number, (place, here) in placed for what in differences(place[1], here)
     ]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rollenv.core.errors import MissingData, UsageError
 from rollenv.core.registry import spec
-from rollenv.panels.check import name_of
+from rollenv.panels.check import differing_here, name_of
 from rollenv.panels.identity import shown_in
 from rollenv.panels.panel import Panel
 from rollenv.panels.shelf import load_panel, panels
@@ -93,6 +93,8 @@ def verify(
     missing = [need for part in panel.parts for need in spec(part.env).missing]
     if missing and replays != 0:
         raise MissingData(f"to play the episodes again, {missing[0]}; or only count them, with --sample 0")
+    if replays != 0 and (differing := differing_here(panel)):
+        problems.append(f"{len(differing)} members are other tasks here; the first: {differing[0]}")
     again = [t for _, t in own if replayable(t)]
     again = again[:: max(1, len(again) // replays)][:replays] if replays else again[:replays]
     problems += _replayed(again, workers, watch)

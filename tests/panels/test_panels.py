@@ -346,6 +346,20 @@ def test_what_was_only_counted_is_said(result, rollenv_command):
     assert "0 of them played again" in verify(rollenv_command).stdout
 
 
+def test_an_answer_that_is_another_here_is_found_though_every_agent_sees_the_same(tmp_path, rollenv_command):
+    file = tmp_path / "q.jsonl"
+    rows = [{"question": f"{name}?", "answer": 1} for name in "abc"]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    panel = assemble("q", [draw_part(f"data:{file}", 2)])
+    panel.save(tmp_path / "panels")
+    file.write_text(file.read_text().replace("1", "2"))
+    assert rollenv_command("eval", "panels/q.toml", "-a", "oracle", "--out", "result").returncode == 0
+    done = rollenv_command("panel", "verify", "result", "--panel", "panels/q.toml", "-w", "inline")
+    assert "2 members are other tasks here" in done.stderr
+    with pytest.raises(PanelError, match="other tasks"):
+        Apart(SeedSource(TaskTemplate(ROOM)), panel)
+
+
 def test_failed_episodes_are_a_problem(result, rollenv_command):
     _edit_lines(result, lambda lines: [lines[0] | {"status": "failed", "failure": "lost"}, *lines[1:]])
     assert "1 episodes failed" in verify(rollenv_command).stderr

@@ -7,8 +7,8 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
-from rollenv.panels import Panel
-from rollenv.panels.check import members_here, name_of
+from rollenv.panels import Panel, PanelError
+from rollenv.panels.check import differing_here, members_here, name_of
 from rollenv.panels.identity import Identifier, identities
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Group, Task
@@ -24,11 +24,18 @@ class Apart(Iterator[Task]):
     """The tasks of a source, but for those that are alike a panel's member.
 
     Environments that the panel does not have are not looked at; the others are begun once more for every task.
+
+    Raises PanelError if a member is another task here.
     """
 
     def __init__(self, source: TaskSource, panel: Panel):
         self.source, self.panel, self.passed_over = source, panel, 0
-        self._members = {each.alike for each in identities(panel.tasks())}
+        here = list(members_here(panel))
+        if differing := differing_here(panel, here):
+            raise PanelError(
+                f"{len(differing)} members of {panel.name} are other tasks here; the first: {differing[0]}"
+            )
+        self._members = {each.alike for each in here}
         self._classes = {spec(part.env).entry_point for part in panel.parts}
         self._identifier = Identifier()
 
