@@ -66,7 +66,8 @@ def check(panel: Panel, draws: int = DRAWS, watch: Callable[[int], object] = lam
     training = {id(part): _training(part, draws, found) for part in panel.parts}
     for number, ((part, member), identity) in enumerate(zip(panel.placed(), members_here(panel), strict=True)):
         name = name_of(part, member, number)
-        found.differing += [f"{name}: {what}" for what in differences(member, identity)]
+        if what := differences(member, identity):
+            found.differing.append(f"{name}: {what}")
         if identity.alike in keys:
             found.repeating.append(name)
         keys.setdefault(identity.alike, name)
@@ -96,13 +97,13 @@ def members_here(panel: Panel) -> Iterator[Identity]:
             yield found
 
 
-def differences(member: Member, found: Identity) -> list[str]:
-    """Say what of a member differs from a task."""
+def differences(member: Member, found: Identity) -> str:
+    """Say what of a member differs from a task; empty if nothing."""
     pairs = (
         ("what the agent sees first", member.shows, found.shows),
         ("what decides the reward", member.decides, found.decides),
     )
-    return [f"{what} differs" for what, said, here in pairs if said != here]
+    return ", ".join(f"{what} differs" for what, said, here in pairs if said != here)
 
 
 def name_of(part: PanelPart, member: Member, number: int) -> str:
@@ -143,9 +144,8 @@ def check_elsewhere(panel: Panel, timeout: float = 900.0) -> list[str]:
 def differing_here(panel: Panel, here: Iterable[Identity] | None = None) -> list[str]:
     """Say which members of a panel differ in this process; ``here`` are :func:`members_here`, if they are known."""
     placed = enumerate(zip(panel.placed(), members_here(panel) if here is None else here, strict=True))
-    return [
-        f"{name_of(*place, number)}: {what}" for number, (place, here) in placed for what in differences(place[1], here)
-    ]
+    each = ((name_of(*place, number), differences(place[1], found)) for number, (place, found) in placed)
+    return [f"{name}: {what}" for name, what in each if what]
 
 
 def check_workers(
