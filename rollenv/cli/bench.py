@@ -27,6 +27,7 @@ from rollenv.cli.eval import fixed_by, print_failures
 from rollenv.cli.options import with_options
 from rollenv.cli.playing import FINGERPRINTS, SETTINGS_FILE, EvalFolder, PlayOptions, playing, totals, writes
 from rollenv.core.errors import UsageError
+from rollenv.core.trust import TRUST_HELP
 from rollenv.core.version import __version__
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def command(
     seed: int | None = typer.Option(
         None, "--seed", "-s", min=0, help="Seed of the first task of each category. Default: 0."
     ),
+    trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
     show: bool = typer.Option(False, "--list", help="List the suites, including those that cannot run here."),
     *,
     play: PlayOptions,
@@ -84,7 +86,7 @@ def command(
         return
     form, panel = _form(calls, agent), None
     if is_panel(first):
-        panel = load_panel(first)
+        panel = load_panel(first, trust=trust)
         given_too = [*rest] + ["-n"] * (n is not None) + ["--seed"] * (seed is not None) + ["--calls"] * bool(form)
         k, options = fixed_by(panel, k, options, given_too)
         chosen = suite_of(panel)

@@ -173,7 +173,7 @@ def verify(
     problems: list[str]
     if (folder / "metrics.jsonl").exists():
         chosen = load_panel(panel or panel_of_run(folder), trust=trust)
-        tasks = trained_tasks(folder)
+        tasks = trained_tasks(folder, trust=trust)
         found = overlap(chosen, tasks)
         said = f"{len(tasks)} tasks were trained on, {len(found)} members of {chosen.name} among them or alike"
         problems = [f"{said}; the first: {found[0]}"] if found else []
@@ -183,8 +183,11 @@ def verify(
             raise UsageError(f"{folder} is a result on no panel: `rollenv eval PANEL --out FOLDER` makes one")
         chosen = load_panel(panel or str((named or {}).get("name")), trust=trust)
         with make_workers(workers) as pool, progress("played again", sample) as show:
-            problems = verify_result(folder, chosen, pool, replays=sample, watch=show)
-        said = f"{folder}: counted again on {chosen.name} ({chosen.hash}), {len(problems)} problems"
+            problems, episodes, again = verify_result(folder, chosen, pool, replays=sample, watch=show)
+        said = (
+            f"{folder}: {episodes} episodes counted again on {chosen.name} ({chosen.hash}), {again} of them played "
+            f"again: {len(problems)} problems"
+        )
     if json:
         console.print_json(json_module.dumps({**chosen.identity, "folder": str(folder), "problems": problems}))
     else:

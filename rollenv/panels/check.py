@@ -9,13 +9,14 @@ from typing import Any
 
 from rollenv.agents.base import ConstantAgent
 from rollenv.core.checker.digests import HelperProcess
+from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
-from rollenv.panels.identity import Identity, identities, shown, shown_in
+from rollenv.panels.identity import Identifier, Identity, identities, shown, shown_in
 from rollenv.panels.panel import Member, Panel, PanelError, PanelPart, task_of
 from rollenv.rollout.evaluate import key_of, tasks_of
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
-from rollenv.rollout.workers.base import InlineWorkers, Workers
+from rollenv.rollout.workers.base import EnvFailure, InlineWorkers, Workers
 
 #: Number of training tasks that a panel is compared with where tasks are drawn from a seed, without end.
 DRAWS = 2000
@@ -65,7 +66,8 @@ def check(panel: Panel, draws: int = DRAWS, watch: Callable[[int], object] = lam
     training = {id(part): _training(part, draws, found) for part in panel.parts}
     for number, ((part, member), identity) in enumerate(zip(panel.placed(), members_here(panel), strict=True)):
         name = name_of(part, member, number)
-        found.differing += [f"{name}: {what}" for what in differences(member, identity)]
+        if what := differences(member, identity):
+            found.differing.append(f"{name}: {what}")
         if identity.alike in keys:
             found.repeating.append(name)
         keys.setdefault(identity.alike, name)
@@ -81,17 +83,27 @@ def check(panel: Panel, draws: int = DRAWS, watch: Callable[[int], object] = lam
 
 
 def members_here(panel: Panel) -> Iterator[Identity]:
-    """Identities of all members as they are in this process, in order."""
-    return identities(task_of(part, member) for part, member in panel.placed())
+    """Identities of all members as they are in this process, in order.
+
+    Raises:
+        PanelError: a member cannot be begun.
+    """
+    with Identifier() as identifier:
+        for number, (part, member) in enumerate(panel.placed()):
+            try:
+                found = identifier.identify(task_of(part, member))
+            except (UsageError, EnvFailure) as error:
+                raise PanelError(f"{name_of(part, member, number)} cannot be begun here: {error}") from error
+            yield found
 
 
-def differences(member: Member, found: Identity) -> list[str]:
-    """Say what of a member differs from a task."""
+def differences(member: Member, found: Identity) -> str:
+    """Say what of a member differs from a task; empty if nothing."""
     pairs = (
         ("what the agent sees first", member.shows, found.shows),
         ("what decides the reward", member.decides, found.decides),
     )
-    return [f"{what} differs" for what, said, here in pairs if said != here]
+    return ", ".join(f"{what} differs" for what, said, here in pairs if said != here)
 
 
 def name_of(part: PanelPart, member: Member, number: int) -> str:
@@ -129,12 +141,11 @@ def check_elsewhere(panel: Panel, timeout: float = 900.0) -> list[str]:
     return differing
 
 
-def differing_here(panel: Panel) -> list[str]:
-    """Say which members of a panel differ in this process."""
-    placed = enumerate(zip(panel.placed(), members_here(panel), strict=True))
-    return [
-        f"{name_of(*place, number)}: {what}" for number, (place, here) in placed for what in differences(place[1], here)
-    ]
+def differing_here(panel: Panel, here: Iterable[Identity] | None = None) -> list[str]:
+    """Say which members of a panel differ in this process; ``here`` are :func:`members_here`, if they are known."""
+    placed = enumerate(zip(panel.placed(), members_here(panel) if here is None else here, strict=True))
+    each = ((name_of(*place, number), differences(place[1], found)) for number, (place, found) in placed)
+    return [f"{name}: {what}" for name, what in each if what]
 
 
 def check_workers(
@@ -153,7 +164,11 @@ def check_workers(
     differing, pool = [], workers or InlineWorkers()
     with RolloutManager(ConstantAgent(""), pool) as manager:
         for number, (part, member) in enumerate(panel.placed()):
-            if manager.run(begin(task_of(part, member))) != member.shows:
+            try:
+                differs = manager.run(begin(task_of(part, member))) != member.shows
+            except EnvFailure as error:
+                raise PanelError(f"{name_of(part, member, number)} cannot be begun there: {error}") from error
+            if differs:
                 differing.append(f"{name_of(part, member, number)}: what the agent sees first differs")
             watch(number + 1)
     return differing
@@ -171,6 +186,8 @@ class Watched:
             key_of(task_of(part, member)): (member.shows, name_of(part, member, number))
             for number, (part, member) in enumerate(panel.placed())
         }
+        if lacking := len(panel.members) - len(self._starts):
+            raise PanelError(f"{lacking} members of {panel.name} are named twice: results could not tell them apart")
 
     def __call__(self, trajectory: Trajectory) -> None:
         self.check(trajectory)

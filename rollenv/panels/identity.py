@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 from rollenv.core.registry import spec
-from rollenv.rollout.evaluate import key_of
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.base import EnvResult, HostedEnv
 
@@ -33,7 +32,7 @@ class Identifier:
 
     def identify(self, task: Task) -> Identity:
         """Begin a task and return what it is."""
-        kind = key_of(Task(task.env_id, 0, task.kwargs, task.wrappers))
+        kind = repr((task.env_id, task.kwargs, task.wrappers))
         if kind not in self._hosts:
             while len(self._hosts) >= _MOST:
                 self._hosts.pop(next(iter(self._hosts))).close()

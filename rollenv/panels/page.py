@@ -13,6 +13,7 @@ from rollenv.panels.panel import Panel
 from rollenv.panels.shelf import PUBLISHED, folders, load_panel, panels
 
 _HEAD = "| agent | solved, % (95 %) | reward | tasks × episodes | failed | played with | source | what differs |"
+_NEEDED = {"agent", "n", "k", "success", "low", "high", "reward", "failed"}
 
 
 def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -23,14 +24,15 @@ def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """
     found = []
     for path in paths:
-        files = sorted(path.rglob("*.json")) if path.is_dir() and not (path / "result.json").exists() else [path]
+        folder = path.is_dir() and not (path / "result.json").exists()
+        files = (sorted(path.rglob("result.json")) or sorted(path.rglob("*.json"))) if folder else [path]
         for file in files:
             file = file / "result.json" if file.is_dir() else file
             try:
                 result = json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise UsageError(f"{file} is no result: {error}") from error
-            if not isinstance(result, dict) or not isinstance(result.get("panel"), dict):
+            if not isinstance(result, dict) or not isinstance(result.get("panel"), dict) or not {*result} >= _NEEDED:
                 raise UsageError(f"{file} is a result on no panel: `rollenv eval PANEL --out FOLDER` makes one")
             found.append(result)
     return found

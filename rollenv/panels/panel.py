@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from rollenv.core.arguments import toml_value
 from rollenv.core.errors import RollenvError, UsageError
@@ -66,10 +66,10 @@ class PanelPart(BaseModel):
     env: str
     members: int = Field(ge=1)
     """Their number in the list of members."""
-    kwargs: dict[str, Any] = {}
-    wrappers: dict[str, dict[str, Any]] = {}
-    options: dict[str, Any] = {}
-    training: dict[str, Any] | None = None
+    kwargs: dict[str, JsonValue] = {}
+    wrappers: dict[str, dict[str, JsonValue]] = {}
+    options: dict[str, JsonValue] = {}
+    training: dict[str, JsonValue] | None = None
     """Constructor arguments of the tasks that training may use; None if the environment has no split for it."""
 
 
@@ -136,11 +136,12 @@ class Panel:
         """Write both files into a folder and return the path of the first.
 
         Raises:
-            UsageError: there is a panel of this name already, or the folder cannot be written.
+            UsageError: there is such a file already, an argument cannot be written, or the folder cannot.
         """
         file = folder / f"{self.name}.toml"
-        if file.exists():
-            raise UsageError(f"{file} exists: remove it, or choose another name (a changed panel is another panel)")
+        for each in (file, file.with_suffix(".jsonl")):
+            if each.exists():
+                raise UsageError(f"{each} exists: remove it, or choose another name (a changed panel is another panel)")
         top = {"name": self.name, "version": self.version, "about": self.about, "source": self.source}
         lines = [f"{key} = {toml_value(value)}" for key, value in top.items() if value]
         if self.alike_in_training:
@@ -151,11 +152,14 @@ class Panel:
             given = part.model_dump(exclude_none=True)
             kept = {key: value for key, value in given.items() if value not in ({}, None) or key == "training"}
             lines += ["", "[[parts]]", *(f"{key} = {toml_value(value)}" for key, value in kept.items())]
+        text = "\n".join(lines) + "\n"
+        if _Header.model_validate(tomllib.loads(text)).parts != [*self.parts]:
+            raise UsageError(f"an argument of {self.name} is None or nan, which a file cannot hold: leave it away")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             rows = "".join(f"{json.dumps(member)}\n" for member in self.members)
             file.with_suffix(".jsonl").write_text(rows, encoding="utf-8")
-            file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            file.write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {error.filename}: {error.strerror}; name another folder") from error
         return file
@@ -185,7 +189,7 @@ def read_panel(file: Path, *, trust: bool = False) -> Panel:
         raise UsageError(
             f"cannot read {error.filename}: {error.strerror}; a panel is NAME.toml and NAME.jsonl"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PanelError(f"{file} is no panel: {error}") from error
     except ValidationError as error:
         raise PanelError(f"{file} is no panel: {_first(error)}") from error

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rollenv.core.errors import UsageError
+from rollenv.core.trust import named_by_task
 from rollenv.rollout.evaluate import key_of
 from rollenv.rollout.records.storage import json_lines
 from rollenv.rollout.types import Task
@@ -21,11 +22,14 @@ def record_tasks(folder: Path, iteration: int, tasks: Iterable[Task]) -> None:
             file.write(json.dumps([iteration, task.env_id, task.seed, task.kwargs, task.options]) + "\n")
 
 
-def trained_tasks(folder: Path) -> list[Task]:
+def trained_tasks(folder: Path, *, trust: bool = False) -> list[Task]:
     """Return each task that a run has trained on, once.
 
+    Args:
+        trust: allow what the tasks name (:mod:`rollenv.core.trust`).
+
     Raises:
-        UsageError: the run has not kept them.
+        UsageError: the run has not kept them, or they name what is not trusted.
         StorageError: a line is damaged.
     """
     file = folder / FILE
@@ -38,6 +42,8 @@ def trained_tasks(folder: Path) -> list[Task]:
             task = Task(env_id, seed, kwargs, {}, options)
         except (TypeError, ValueError) as error:
             raise UsageError(f"{where} is no task: {error}") from error
+        if not trust and (names := named_by_task(task)):
+            raise UsageError(f"{where} names {names}; if you trust whoever made it, allow that with --trust")
         found.setdefault(key_of(task), task)
     return list(found.values())
 

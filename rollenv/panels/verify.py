@@ -10,17 +10,17 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollenv.core.errors import MissingData, UsageError
 from rollenv.core.registry import spec
-from rollenv.panels.check import name_of
+from rollenv.panels.check import differing_here, name_of
 from rollenv.panels.identity import shown_in
-from rollenv.panels.panel import Panel, task_of
+from rollenv.panels.panel import Panel
 from rollenv.panels.shelf import load_panel, panels
-from rollenv.rollout.evaluate import key_of, success_rates
+from rollenv.rollout.evaluate import key_of, summarise
 from rollenv.rollout.records.storage import read
 from rollenv.rollout.records.stored import StoredEpisode
 from rollenv.rollout.regrade import regrade
@@ -32,6 +32,18 @@ SETTINGS, EPISODES, RESULT = "eval.json", "episodes.jsonl", "result.json"
 _CHANGING = ("seconds", "open")
 #: Settings that eval.json and result.json both have.
 _COMMON = ("agent", "panel", "k", "n", "temperature", "max_tokens", "system", "policy")
+#: Numbers that are computed anew.
+_NUMBERS = ("n", "success", "low", "high", "reward", "turns", "failed", "pass_at", "pass_all")
+
+
+class Verified(NamedTuple):
+    """What a verification has found."""
+
+    problems: list[str]
+    """Sentences about what is wrong; none if the result is what it says."""
+    episodes: int
+    replayed: int
+    """Number of those that were played again; the others were only counted."""
 
 
 def seal(folder: Path, numbers: Mapping[str, Any]) -> str:
@@ -52,8 +64,8 @@ def verify(
     *,
     replays: int | None = None,
     watch: Callable[[int], object] = lambda done: None,
-) -> list[str]:
-    """Return sentences about what is wrong with a result; none if it is what it says.
+) -> Verified:
+    """Count a result again and play its episodes again.
 
     Args:
         workers: where the episodes are played again.
@@ -72,55 +84,78 @@ def verify(
             problems.append(f"{SETTINGS} says {key}={settings.get(key)!r}, {RESULT} says {result.get(key)!r}")
     if result.get("seal") != seal(folder, result):
         problems.append(f"the seal in {RESULT} is not that of the files: at least one of them was changed afterwards")
-    k = int(settings.get("k", 1))
+    for key, value in panel.protocol.model_dump(exclude_none=True).items():
+        if settings.get(key) != value:
+            problems.append(f"the panel fixes {key}={value!r}, {SETTINGS} says {settings.get(key)!r}")
     episodes = list(read(folder / EPISODES))
-    problems += _count(panel, k, episodes, result)
+    own = _of_members(panel, episodes)
+    problems += _count(panel, episodes, own, result)
     missing = [need for part in panel.parts for need in spec(part.env).missing]
     if missing and replays != 0:
         raise MissingData(f"to play the episodes again, {missing[0]}; or only count them, with --sample 0")
-    keys = {key_of(task) for task in panel.tasks()}
-    problems += _replayed([t for t in episodes if replayable(t) and key_of(t.task) in keys], workers, replays, watch)
-    return problems
+    if replays != 0 and (differing := differing_here(panel)):
+        problems.append(f"{len(differing)} members are other tasks here; the first: {differing[0]}")
+    again = [t for _, t in own if replayable(t)]
+    again = again[:: max(1, len(again) // replays)][:replays] if replays else again[:replays]
+    problems += _replayed(again, workers, watch)
+    return Verified(problems, len(episodes), len(again))
 
 
-def _count(panel: Panel, k: int, episodes: Sequence[Trajectory], result: Mapping[str, Any]) -> Iterator[str]:
+def _of_members(panel: Panel, episodes: Iterable[Trajectory]) -> list[tuple[int, Trajectory]]:
+    """Return the episodes that are of members, by the rules of the panel, each with its member's number."""
+    tasks = panel.tasks()
+    place = {key_of(task): at for at, task in enumerate(tasks)}
+    found = ((place.get(key_of(t.task)), t) for t in episodes if 0 <= t.member < panel.protocol.k)
+    return [(at, t) for at, t in found if at is not None and t.task.wrappers == tasks[at].wrappers]
+
+
+def _count(
+    panel: Panel, episodes: Sequence[Trajectory], own: Sequence[tuple[int, Trajectory]], result: Mapping[str, Any]
+) -> Iterator[str]:
     """Compare the stored episodes with the members, and the numbers with the episodes."""
-    place = {key_of(task_of(part, member)): at for at, (part, member) in enumerate(panel.placed())}
-    names = [name_of(part, member, at) for at, (part, member) in enumerate(panel.placed())]
-    strangers = [t for t in episodes if key_of(t.task) not in place]
-    if strangers:
-        yield f"{len(strangers)} episodes are of no member; the first has {strangers[0].task}"
-    own = [t for t in episodes if key_of(t.task) in place]
-    complete = Counter((place[key_of(t.task)], t.member) for t in own if t.complete)
+    names, k = [name_of(*place, at) for at, place in enumerate(panel.placed())], panel.protocol.k
+    known = {id(t) for _, t in own}
+    if strangers := [t for t in episodes if id(t) not in known]:
+        first = strangers[0]
+        yield f"{len(strangers)} episodes are of no member; the first has {first.task}, member={first.member}"
+    complete = Counter((at, t.member) for at, t in own if t.complete)
     if twice := [at for (at, _), times in complete.items() if times > 1]:
         yield f"{len(twice)} episodes are stored twice; the first is of {names[twice[0]]}"
-    last = {(place[key_of(t.task)], t.member): t for t in sorted(own, key=lambda t: t.complete)}
+    last = {(at, t.member): t for at, t in sorted(own, key=lambda each: each[1].complete)}
     if lacking := [at for at in range(len(names)) for member in range(k) if (at, member) not in last]:
         yield f"{len(lacking)} episodes are missing; the first is of {names[lacking[0]]}"
     for (at, _), trajectory in last.items():
         if shown_in(trajectory) not in (None, panel.members[at].shows):
             yield f"{names[at]} began with another text than the panel's task"
             break
+    failed = [at for (at, _), t in last.items() if t.status == "failed" and t.failure != "user"]
+    if failed:
+        yield (
+            f"{len(failed)} episodes failed, and count as not solved; the first is of {names[failed[0]]}. "
+            "`rollenv eval PANEL --out FOLDER --resume` plays them again"
+        )
     counted = [last[key] for key in sorted(last)]
     if len(counted) == len(names) * k:
-        graded = [t for t in counted if t.failure != "user"]
-        numbers = {
-            "success": success_rates(counted, k)[1][0],
-            "reward": sum(t.own_reward for t in graded) / max(1, len(graded)),
-            "failed": sum(t.status == "failed" for t in counted),
-        }
-        for name, value in numbers.items():
-            said = result.get(name)
-            if not isinstance(said, int | float) or not math.isclose(said, value, rel_tol=1e-9, abs_tol=1e-12):
-                yield f"{RESULT} says {name}={said}, the episodes have {value}"
+        numbers = summarise(panel.name, counted, k, 0.0).to_dict()
+        for name in _NUMBERS:
+            if not _agree(result.get(name), numbers[name]):
+                yield f"{RESULT} says {name}={result.get(name)}, the episodes have {numbers[name]}"
 
 
-def _replayed(
-    episodes: Sequence[Trajectory], workers: Workers | None, replays: int | None, watch: Callable[[int], object]
-) -> Iterator[str]:
+def _agree(said: Any, found: Any) -> bool:
+    """Return whether a number of a file, or several of them by name, is what was found."""
+    if isinstance(found, Mapping):
+        names = {str(name): value for name, value in found.items()}
+        return (
+            isinstance(said, Mapping) and said.keys() == names.keys() and all(_agree(said[n], names[n]) for n in names)
+        )
+    if isinstance(found, tuple):
+        return isinstance(said, list) and len(said) == len(found) and all(map(_agree, said, found))
+    return type(said) in (int, float) and math.isclose(said, found, rel_tol=1e-9, abs_tol=1e-12)
+
+
+def _replayed(chosen: Sequence[Trajectory], workers: Workers | None, watch: Callable[[int], object]) -> Iterator[str]:
     """Play episodes again with their stored actions and compare rewards and ends."""
-    step = max(1, len(episodes) // replays) if replays else 1
-    chosen = [] if replays == 0 else episodes[::step][:replays]
     # the tasks are the panel's, whose names the reader has trusted by naming it
     each = regrade((StoredEpisode(t) for t in chosen), workers, trust=True)
     wrong: dict[str, list[str]] = {"differ when they are played again": [], "cannot be played again": []}

@@ -3,24 +3,30 @@
 import dataclasses
 import json
 import random
+import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.by_name import agent_named
 from rollenv.panels import PanelError, load_panel, panels
-from rollenv.panels.check import check, check_workers, overlap
+from rollenv.panels.check import Watched, check, check_workers, overlap
 from rollenv.panels.identity import identities
 from rollenv.panels.make import assemble, draw_part
 from rollenv.panels.page import read_results, write_page
 from rollenv.panels.panel import read_panel
-from rollenv.rollout.evaluate import evaluate
+from rollenv.panels.trained import trained_tasks
+from rollenv.panels.verify import seal
+from rollenv.rollout.evaluate import evaluate, summarise
+from rollenv.rollout.records.storage import read
 from rollenv.rollout.types import Task
+from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.tasks import RowsConfig
+from rollenv.trainers.config.tasks import EnvConfig, RowsConfig
 from rollenv.trainers.sources import SeedSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.apart import Apart, refuse_members
 
@@ -92,6 +98,25 @@ def test_a_file_that_was_changed_is_no_panel(tmp_path, ending, before, after):
         read_panel(file)
 
 
+@pytest.mark.parametrize("line", ["kwargs = { d = 2020-01-01 }", f"x = {'[' * 9999}"])
+def test_a_file_that_holds_what_a_panel_cannot_is_none(tmp_path, line):
+    file = small().save(tmp_path)
+    file.write_text(f"{line}\n".join(file.read_text().rsplit("kwargs", 1)[:1]) + f"{line}\n")
+    with pytest.raises(PanelError):
+        read_panel(file)
+
+
+def test_what_cannot_be_read_again_is_not_written(tmp_path):
+    (tmp_path / "small.jsonl").write_text("my questions")
+    with pytest.raises(UsageError, match="exists"):
+        small().save(tmp_path)
+    assert (tmp_path / "small.jsonl").read_text() == "my questions"
+    panel = small()
+    part = panel.parts[0].model_copy(update={"kwargs": {"split": None}})
+    with pytest.raises(UsageError, match="None"):
+        dataclasses.replace(panel, parts=[part]).save(tmp_path / "more")
+
+
 def test_a_file_names_no_code_unless_it_is_trusted(tmp_path):
     panel = small()
     part = panel.parts[0].model_copy(update={"env": "subprocess:run"})
@@ -110,7 +135,24 @@ def test_members_are_made_the_same_in_workers():
     member = panel.members[0]
     wrong = dataclasses.replace(panel, members=[member._replace(seed=member.seed + 1), *panel.members[1:]])
     assert len(check_workers(wrong, ProcessWorkers(1))) == 1
-    assert len(check(wrong, draws=10).differing) == 2  # what is seen, and what decides
+    assert len(check(wrong, draws=10).differing) == 1
+
+
+def test_parts_that_differ_by_wrappers_are_other_tasks():
+    plain, wrapped = Task(ROOM, 5), Task(ROOM, 5, {}, {"concat": {}})
+    both = list(identities([plain, wrapped]))
+    assert both[0].shows != both[1].shows
+    panel = small(n=2)
+    twice = [panel.parts[0], panel.parts[0].model_copy(update={"wrappers": {"concat": {}}})]
+    with pytest.raises(PanelError, match="twice"):
+        Watched(dataclasses.replace(panel, parts=twice, members=[*panel.members] * 2))
+
+
+def test_a_member_that_cannot_be_begun_is_named():
+    panel = small(n=2)
+    broken = dataclasses.replace(panel, members=[panel.members[0], panel.members[1]._replace(row=3)])
+    with pytest.raises(PanelError, match="member 1"):
+        check(broken, draws=1)
 
 
 def test_turned_and_mirrored_boards_are_alike_and_in_one_split():
@@ -246,7 +288,6 @@ def test_changed_settings_are_found(result, rollenv_command, file, key, value):
 
 def test_rewards_that_were_changed_everywhere_are_found_by_playing_again(result, rollenv_command):
     """Whoever makes all files agree has still not played it."""
-    from rollenv.panels.verify import seal
 
     def paid(lines):
         for line in lines:
@@ -254,12 +295,74 @@ def test_rewards_that_were_changed_everywhere_are_found_by_playing_again(result,
         return lines
 
     _edit_lines(result, paid)
-    numbers = json.loads((result / "result.json").read_text()) | {"success": 1.0, "reward": 1.0}
-    (result / "result.json").write_text(json.dumps(numbers | {"seal": seal(result, numbers)}))
+    counted = summarise("small", list(read(result / "episodes.jsonl")), 1, 0.0).to_dict()
+    _write_numbers(result, counted)
     done = verify(rollenv_command)
     assert done.returncode == 1
     assert "when they are played again" in done.stderr
     assert verify(rollenv_command, "--sample", "0").returncode == 0
+
+
+def _write_numbers(folder, numbers):
+    """Change numbers of a result and seal it anew."""
+    numbers = json.loads((folder / "result.json").read_text()) | numbers
+    (folder / "result.json").write_text(json.dumps(numbers | {"seal": seal(folder, numbers)}))
+
+
+@pytest.mark.parametrize("name", ["n", "low", "high", "turns", "pass_at", "pass_all"])
+def test_every_number_is_computed_anew(result, rollenv_command, name):
+    _write_numbers(result, {name: 0.123})
+    assert f"says {name}=0.123" in verify(rollenv_command).stderr
+
+
+def test_the_protocol_holds_whatever_all_files_say(result, rollenv_command):
+    settings = json.loads((result / "eval.json").read_text())
+    (result / "eval.json").write_text(json.dumps(settings | {"k": 2}))
+    _write_numbers(result, {"k": 2})
+    assert "fixes k=1" in verify(rollenv_command).stderr
+
+
+def _wrapped(lines):
+    lines[0]["task"]["wrappers"] = {"strange:Wrapper": {}}
+    return lines
+
+
+def _one_more(lines):
+    return [*lines, lines[0] | {"member": 1}]
+
+
+@pytest.mark.parametrize("change", [_wrapped, _one_more])
+def test_an_episode_by_other_rules_is_of_no_member_and_runs_no_code(result, rollenv_command, change):
+    (result.parent / "strange.py").write_text("open('ran', 'w')")
+    _edit_lines(result, change)
+    assert "of no member" in verify(rollenv_command).stderr
+    assert not (result.parent / "ran").exists()
+
+
+def test_what_was_only_counted_is_said(result, rollenv_command):
+    """Whoever says that a program played keeps its episodes from being played again: it shows."""
+    _edit_lines(result, lambda lines: [line | {"record": {"program": "x"}} for line in lines])
+    _write_numbers(result, {})
+    assert "0 of them played again" in verify(rollenv_command).stdout
+
+
+def test_an_answer_that_is_another_here_is_found_though_every_agent_sees_the_same(tmp_path, rollenv_command):
+    file = tmp_path / "q.jsonl"
+    rows = [{"question": f"{name}?", "answer": 1} for name in "abc"]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    panel = assemble("q", [draw_part(f"data:{file}", 2)])
+    panel.save(tmp_path / "panels")
+    file.write_text(file.read_text().replace("1", "2"))
+    assert rollenv_command("eval", "panels/q.toml", "-a", "oracle", "--out", "result").returncode == 0
+    done = rollenv_command("panel", "verify", "result", "--panel", "panels/q.toml", "-w", "inline")
+    assert "2 members are other tasks here" in done.stderr
+    with pytest.raises(PanelError, match="other tasks"):
+        Apart(SeedSource(TaskTemplate(ROOM)), panel)
+
+
+def test_failed_episodes_are_a_problem(result, rollenv_command):
+    _edit_lines(result, lambda lines: [lines[0] | {"status": "failed", "failure": "lost"}, *lines[1:]])
+    assert "1 episodes failed" in verify(rollenv_command).stderr
 
 
 def test_what_a_panel_fixes_cannot_be_changed(tmp_path, rollenv_command):
@@ -322,7 +425,30 @@ def test_training_passes_over_what_is_alike_a_member(tmp_path):
     state = source.state_dict()
     again = Apart(SeedSource(TaskTemplate(lake)), panel)
     again.load_state_dict(state)
+    assert again.passed_over == 3
     assert next(again) == next(source)
+
+
+def test_a_task_that_cannot_be_begun_is_left_to_fail_where_it_is_played(tmp_path, monkeypatch):
+    code = """
+        from rollenv import Env
+
+        class Broken(Env):
+            def _reset(self, options):
+                if self.np_random.integers(2):
+                    raise RuntimeError("broken")
+                return "a", {}
+    """
+    (tmp_path / "half_broken.py").write_text(textwrap.dedent(code))
+    monkeypatch.syspath_prepend(tmp_path)
+    env = "half_broken:Broken"
+    seed = next(seed for seed in range(99) if np.random.default_rng(seed).integers(2) == 0)
+    panel = assemble("half", [draw_part(env, 1, seed=seed, alike=True)])
+    source = Apart(SeedSource(TaskTemplate(env)), panel)
+    for _ in range(5):
+        task = next(source)
+        with pytest.raises(EnvFailure):
+            list(identities([task]))
 
 
 @pytest.mark.parametrize(
@@ -337,6 +463,24 @@ def test_training_on_a_member_is_refused_before_anything_begins(env, kwargs, tmp
     config = TrainConfig.model_validate({"env": settings, "eval": {"panel": str(file)}})
     with pytest.raises(UsageError, match=r"another split|set env\.kwargs\.split"):
         refuse_members(config.env, RowsConfig() if kwargs == {} else config.tasks, config.eval.the_panel)
+
+
+def test_a_published_leak_is_counted_in_members_not_in_tasks_for_training(tmp_path):
+    """One member is like two questions for training."""
+    questions = [{"question": f"{name} {number}?", "answer": "1"} for name, number in (("a", 1), ("a", 2), ("b", 3))]
+    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    env = f"data:{tmp_path / 'q.jsonl'}"
+    panel = assemble("leaks", [draw_part(env, 1)], alike_in_training=1)
+    refuse_members(EnvConfig(id=env), RowsConfig(), panel)
+    with pytest.raises(UsageError, match="member 0"):
+        refuse_members(EnvConfig(id=env), RowsConfig(), dataclasses.replace(panel, alike_in_training=0))
+
+
+def test_tasks_of_a_run_name_no_code_unless_they_are_trusted(tmp_path):
+    (tmp_path / "tasks.jsonl").write_text('[0, "subprocess:run", 5, {}, {}]\n')
+    with pytest.raises(UsageError, match="--trust"):
+        trained_tasks(tmp_path)
+    assert [task.env_id for task in trained_tasks(tmp_path, trust=True)] == ["subprocess:run"]
 
 
 # -- the counted fact --------------------------------------------------------------------------------------------------

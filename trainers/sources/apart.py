@@ -7,12 +7,12 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
-from rollenv.panels import Panel
-from rollenv.panels.check import name_of
+from rollenv.panels import Panel, PanelError
+from rollenv.panels.check import differing_here, members_here, name_of
 from rollenv.panels.identity import Identifier, identities
-from rollenv.panels.panel import task_of
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Group, Task
+from rollenv.rollout.workers.base import EnvFailure
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, training_environments
 from rollenv.trainers.sources.base import TaskSource
 
@@ -24,11 +24,18 @@ class Apart(Iterator[Task]):
     """The tasks of a source, but for those that are alike a panel's member.
 
     Environments that the panel does not have are not looked at; the others are begun once more for every task.
+
+    Raises PanelError if a member is another task here.
     """
 
     def __init__(self, source: TaskSource, panel: Panel):
         self.source, self.panel, self.passed_over = source, panel, 0
-        self._members = {each.alike for each in identities(panel.tasks())}
+        here = list(members_here(panel))
+        if differing := differing_here(panel, here):
+            raise PanelError(
+                f"{len(differing)} members of {panel.name} are other tasks here; the first: {differing[0]}"
+            )
+        self._members = {each.alike for each in here}
         self._classes = {spec(part.env).entry_point for part in panel.parts}
         self._identifier = Identifier()
 
@@ -37,7 +44,11 @@ class Apart(Iterator[Task]):
             task = next(self.source)
             if spec(task.env_id).entry_point not in self._classes:
                 return task
-            if self._identifier.identify(task).alike not in self._members:
+            try:
+                if self._identifier.identify(task).alike not in self._members:
+                    return task
+            except EnvFailure:  # it fails where it is played, too, and counts as failed there
+                self._identifier.close()
                 return task
             self.passed_over += 1
         raise UsageError(
@@ -48,10 +59,11 @@ class Apart(Iterator[Task]):
         self.source.record(task, group)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.source.state_dict()
+        return {**self.source.state_dict(), "passed_over": self.passed_over}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.source.load_state_dict(state)
+        self.source.load_state_dict({name: value for name, value in state.items() if name != "passed_over"})
+        self.passed_over = int(state.get("passed_over", 0))
 
     def metrics(self) -> dict[str, float]:
         return {**self.source.metrics(), "passed_over": self.passed_over}
@@ -77,17 +89,12 @@ def refuse_members(env: EnvConfig, tasks: AnyTasks, panel: Panel) -> None:
                     "another one"
                 )
             continue
-        members = {
-            found.alike: name_of(part, member, number)
-            for number, ((part, member), found) in enumerate(
-                zip(panel.placed(), identities(task_of(*one) for one in panel.placed()), strict=True)
-            )
-        }
-        rows = tasks_of(trained.id, trained.kwargs)
-        alike = [(row, members[found.alike]) for row, found in enumerate(identities(rows)) if found.alike in members]
+        rows = {found.alike: row for row, found in enumerate(identities(tasks_of(trained.id, trained.kwargs)))}
+        members = enumerate(zip(panel.placed(), members_here(panel), strict=True))
+        alike = [(name_of(*place, number), rows[one.alike]) for number, (place, one) in members if one.alike in rows]
         if len(alike) > panel.alike_in_training:
-            row, name = alike[0]
+            name, row = alike[0]
             raise UsageError(
-                f"{len(alike)} of {len(rows)} tasks for training ({trained.id}) are, or are alike, members of "
-                f"{panel.name}; the first is row {row}, like {name}. Train on another split, or take another panel"
+                f"{len(alike)} members of {panel.name} are, or are alike, tasks for training ({trained.id}); the first "
+                f"is {name}, like row {row}. Train on another split, or take another panel"
             )
