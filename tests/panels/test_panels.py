@@ -117,12 +117,15 @@ def test_what_cannot_be_read_again_is_not_written(tmp_path):
         dataclasses.replace(panel, parts=[part]).save(tmp_path / "more")
 
 
-def test_a_file_names_no_code_unless_it_is_trusted(tmp_path):
+def test_a_file_names_no_code_unless_it_is_trusted(tmp_path, rollenv_command):
     panel = small()
     part = panel.parts[0].model_copy(update={"env": "subprocess:run"})
     file = dataclasses.replace(panel, parts=[part]).save(tmp_path)
     with pytest.raises(UsageError, match="--trust"):
         read_panel(file)
+    for command in ("eval", "bench"):
+        assert "--trust" in rollenv_command(command, str(file)).stderr
+        assert "--trust" not in rollenv_command(command, str(file), "--trust").stderr
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -379,6 +382,7 @@ def test_results_of_different_panels_do_not_compare(tmp_path, rollenv_command):
     for panel, agent, out in (("small", "random", "a"), ("small", "oracle", "b"), ("other", "random", "c")):
         assert rollenv_command("bench", f"{panel}.toml", "-a", agent, "--out", out).returncode == 0
     assert rollenv_command("bench", "compare", "a", "b").returncode == 0
+    assert [each["agent"] for each in read_results([tmp_path])] == ["random", "oracle", "random"]
     done = rollenv_command("bench", "compare", "a", "c")
     assert done.returncode == 2
     assert "do not compare" in done.stderr
