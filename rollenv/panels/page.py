@@ -71,6 +71,8 @@ def _section(panel: Panel, own: Iterable[Mapping[str, Any]], others: Iterable[Ma
             key: each.get(key) for key in ("temperature", "max_tokens", "calls", "prompt") if each.get(key) is not None
         }
         other = "" if each["panel"].get("hash") == panel.hash else f"another panel: hash {each['panel'].get('hash')}"
+        if each["failed"]:
+            other = "; ".join(filter(None, (other, f"{each['failed']} episodes failed and count as not solved")))
         low, high = 100 * float(each["low"]), 100 * float(each["high"])
         yield _row(
             each["agent"],
