@@ -143,11 +143,10 @@ class NamespaceInit:
             self._fork(order["fork"], descriptors, order)
         elif "signal" in order:
             for pid in [pid for pid, number in self.numbers.items() if number == order["signal"]]:
+                with contextlib.suppress(OSError):  # alone, too: right after its fork it leads no session yet
+                    os.kill(pid, order["number"])
                 if order["group"]:
                     _end_session(pid, order["number"])
-                else:
-                    with contextlib.suppress(OSError):
-                        os.kill(pid, order["number"])
         elif "kill_all" in order:
             self.kill_all(signal.SIGKILL)
         elif "end_all" in order:
