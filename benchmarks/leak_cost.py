@@ -1,4 +1,4 @@
-"""What a careless split is worth in points of success: test rooms that training may have seen beside others.
+"""The worth of a careless split in points of success: test rooms that training may have seen beside others.
 
 The run is the Sokoban recipe, tested on rooms of both of its splits:
 

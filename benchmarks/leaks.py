@@ -1,4 +1,4 @@
-"""How many test tasks of published splits are, or are alike, tasks for training.
+"""Counts of test tasks of published splits that are, or are alike, tasks for training.
 
 Rows whose data is absent below $ROLLENV_DATA are left empty.
 """

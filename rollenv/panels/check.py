@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,9 +111,9 @@ def name_of(part: PanelPart, member: Member, number: int) -> str:
     return f"member {number} ({part.env}, {where})"
 
 
-def training_keys(env_id: str, kwargs: Mapping[str, Any], draws: int = DRAWS) -> Counter[str]:
-    """Count the kinds of alike tasks for training: all of a data set, or ``draws`` of what has no end."""
-    return Counter(each.alike for each in identities(training_tasks(env_id, kwargs, draws)))
+def training_keys(env_id: str, kwargs: Mapping[str, Any], draws: int = DRAWS) -> set[str]:
+    """Return what tasks for training are alike: all of a data set, or ``draws`` of what has no end."""
+    return {each.alike for each in identities(training_tasks(env_id, kwargs, draws))}
 
 
 def training_tasks(env_id: str, kwargs: Mapping[str, Any], draws: int = DRAWS) -> list[Task]:

@@ -1,4 +1,4 @@
-"""What makes a task this task, and what makes two tasks alike."""
+"""Hashes of what makes a task this task, and of what makes two tasks alike."""
 
 from __future__ import annotations
 

@@ -51,9 +51,7 @@ def draw_part(
         raise UsageError(f"{env_id} draws its tasks from the seed, without end; say how many with -n")
     if n is not None and n < 1:
         raise UsageError(f"a panel has at least one member, got {n}")
-    taken: set[str] = set()
-    if training is not None and not alike:
-        taken.update(training_keys(env_id, training, draws))
+    taken = set() if training is None or alike else training_keys(env_id, training, draws)
     members: list[Member] = []
     tasks = _candidates(env_id, kwargs, seed, indexed, n)
     for task, found in zip(*_twice(tasks), strict=False):

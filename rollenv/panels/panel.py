@@ -47,7 +47,7 @@ class Member(NamedTuple):
 
 
 class Protocol(BaseModel):
-    """How the tasks are played. What is None is left to the agent, and stored with the result."""
+    """The rules by which the tasks are played. What is None is left to the agent, and stored with the result."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 

@@ -49,7 +49,7 @@ _HOLDERS = {"towel": "towelholder", "handtowel": "handtowelholder"}
 
 @dataclass
 class Scene:
-    """What all trials say about a floor plan."""
+    """A floor plan, as all trials together show it."""
 
     receptacles: list[tuple[str, Pose]] = field(default_factory=list)
     """Kind and pose of each."""

@@ -1,4 +1,4 @@
-"""What the agent knows, in few words: for models too small to read a whole episode."""
+"""The knowledge of the agent in few words: for models too small to read a whole episode."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is asked for. All names are kinds.
+    """The state of a room that is asked for. All names are kinds.
 
     Args:
         receptacle: where the object has to be; empty for a task with a lamp.
