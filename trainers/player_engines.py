@@ -45,6 +45,7 @@ class TrainedPlayer(Updatable, Agent, Protocol):
 def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> TrainedPlayer:
     """Create the player of the settings."""
     if isinstance(settings, LocalPlayer):
+        base_agent.engine.set_precision(settings.precision)
         return base_agent
     prompt = base_agent.prompt
     if isinstance(prompt, ChatPrompt):

@@ -98,7 +98,7 @@ class BatchCache:
     The tensors are written in place: a step reads the cache once and does not copy it.
     """
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype = torch.float32):
         self.model = model
         self._plan = _Plan()
         self._cache = Cache(
@@ -106,7 +106,7 @@ class BatchCache:
         )
         self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts have the layout of keys
         self._cache_kwargs = {cache_argument(model): self._cache}
-        self._packed = PackedLinears(model)  # weights do not change while a batch is in use
+        self._packed = PackedLinears(model, dtype)  # weights do not change while a batch is in use
         self._family = vision_of(model)
         self.features: dict[int, list[torch.Tensor]] = {}
         """Those of pictures, by number."""

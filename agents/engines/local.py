@@ -112,6 +112,7 @@ class LocalEngine:
         self._one_token: list[LocalRequest] = []
         self._running: list[LocalRequest] = []  # request i has row i of the batch
         self._family = vision_of(model)
+        self.precision = torch.float32
         self._batch = BatchCache(model)
         self._kept = PrefixCache(keep_tokens)
         self._vocabulary: int = model.config.get_text_config().vocab_size
@@ -179,6 +180,21 @@ class LocalEngine:
         self._kept.clear()
         self._batch.features.clear()
 
+    def set_precision(self, name: str) -> None:
+        """Multiply in float32 or bfloat16 on a CPU, from before the first request.
+
+        The model, which may be trained, keeps its float32 weights.
+
+        Raises:
+            UsageError: for another name, or bfloat16 if the model is on a GPU.
+        """
+        if name not in ("float32", "bfloat16"):
+            raise UsageError(f"a model on a CPU multiplies in float32 or bfloat16, not in {name!r}")
+        if name == "bfloat16" and self.model.device.type != "cpu":
+            raise UsageError("precision is for models on CPUs; on a GPU a model plays in the type that it is stored in")
+        self.precision = getattr(torch, name)
+        self._batch = BatchCache(self.model, self.precision)
+
     def weights_changed(self) -> None:
         """Count a new version and clear caches, after the model was trained in place."""
         self.version += 1
@@ -187,7 +203,7 @@ class LocalEngine:
         for row, request in enumerate(self._running):
             request.routes = self._routes(row, request)
         self._waiting = self._running + self._waiting  # to be recomputed from their tokens
-        self._running, self._batch = [], BatchCache(self.model)
+        self._running, self._batch = [], BatchCache(self.model, self.precision)
 
     async def resume(self) -> None:
         """Resume sampling; unfinished responses continue."""

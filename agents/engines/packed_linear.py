@@ -1,7 +1,8 @@
-"""Faster linear layers for small models on CPUs, for few rows."""
+"""Faster linear layers on CPUs: packed weights for few rows, and weights in bfloat16."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,26 +23,31 @@ class PackedLinears:
 
     PyTorch reorders the weights in every call, which for few rows takes as long as the product. Weights are packed
     after a few calls, and must not change afterwards. ``layers`` is empty if packing is not faster.
+
+    Args:
+        dtype: bfloat16 to multiply in it, whatever the model's own weights are; the model keeps them.
     """
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype = torch.float32):
         self._calls = 0
         size = sum(parameter.nbytes for parameter in model.parameters())
         on_cpu = (
             model.device.type == "cpu" and torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
         )
-        pays = on_cpu and _SMALLEST <= size <= _LARGEST
+        asked = dtype != torch.float32
+        pays = on_cpu and (asked or _SMALLEST <= size <= _LARGEST)
+        self._max_rows, self._plain_calls = (sys.maxsize, 0) if asked else (_MAX_ROWS, _PLAIN_CALLS)
         self.layers = [
-            _Layer(module)
+            _Layer(module, dtype)
             for module in model.modules()
             if pays and type(module) is torch.nn.Linear and module.weight.dtype == torch.float32
         ]
 
     @contextmanager
     def __call__(self, rows: int) -> Iterator[None]:
-        """Use packed weights while the block runs, if ``rows`` is small."""
-        self._calls += rows <= _MAX_ROWS
-        layers = self.layers if rows <= _MAX_ROWS and self._calls > _PLAIN_CALLS else []
+        """Use packed weights while the block runs, if ``rows`` is small or they are in another type."""
+        self._calls += rows <= self._max_rows
+        layers = self.layers if rows <= self._max_rows and self._calls > self._plain_calls else []
         for layer in layers:
             layer.module.__dict__["forward"] = layer
         try:
@@ -52,14 +58,17 @@ class PackedLinears:
 
 
 class _Layer:
-    def __init__(self, module: torch.nn.Linear):
-        self.module = module
+    def __init__(self, module: torch.nn.Linear, dtype: torch.dtype):
+        self.module, self.dtype = module, dtype
         self.packed: torch.Tensor | None = None
+        self.bias = None if module.bias is None else module.bias.detach().to(dtype)
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         if torch.is_grad_enabled():  # called by another thread, which trains the model
             return F.linear(inputs, self.module.weight, self.module.bias)
         if self.packed is None:
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.module.weight)
-        output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self.packed, self.module.bias, "none", [], "")
-        return output
+            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.module.weight.detach().to(self.dtype))
+        output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+            inputs.to(self.dtype), self.packed, self.bias, "none", [], ""
+        )
+        return output.to(inputs.dtype)

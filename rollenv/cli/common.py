@@ -203,6 +203,7 @@ class AgentOptions:
     temperature: float | None = option(min=0, help="Sampling temperature; 0 is greedy.")
     max_tokens: int | None = option(min=1, help="Maximum number of tokens per answer.")
     threads: int | None = option(min=1, help="CPU threads of a local model. Default: the idle cores, as they change.")
+    precision: str = option(default="", help="bfloat16: faster matrix products of a local model on a CPU.")
     model: str = option(default="", help="Model for a harness: local:FOLDER, vllm:FOLDER or chat:MODEL at --base-url.")
     base_url: str = option(default="", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1.")
     system: str | None = option(help="System prompt of a chat agent.")
@@ -219,7 +220,8 @@ class AgentOptions:
     def taken_by(name: str) -> set[str]:
         """Return the options that an agent takes."""
         drawing, everything = {"temperature", "max_tokens"}, {each.name for each in dataclasses.fields(AgentOptions)}
-        takes = {"chat": everything - {"model"}, "harness": everything, "local": drawing | {"threads"}, "vllm": drawing}
+        local = drawing | {"threads", "precision"}
+        takes = {"chat": everything - {"model"}, "harness": everything, "local": local, "vllm": drawing}
         return takes.get(name.partition(":")[0], {"temperature", "base_url"}) | {"concurrency"}  # of episodes, at least
 
     def only(self, name: str) -> AgentOptions:
@@ -229,7 +231,8 @@ class AgentOptions:
     def check(self, name: str) -> None:
         """Raise UsageError if the agent takes no option that was given."""
         taken = self.taken_by(name)
-        owners = {"model": "a harness", "threads": "a local model", "temperature": "a model", "max_tokens": "a model"}
+        owners = {"model": "a harness", "temperature": "a model", "max_tokens": "a model"}
+        owners |= dict.fromkeys(("threads", "precision"), "a local model")
         for key, value in vars(self).items():
             if value not in (None, "") and key not in taken:
                 who = owners.get(key, "a chat agent")
@@ -349,6 +352,8 @@ def _model_agent(kind: str, argument: str, options: AgentOptions, answer_tokens:
 
     agent = LocalAgent.load(folder, **override)
     agent.engine.threads = CpuThreads(options.threads or 0)
+    if options.precision:
+        agent.engine.set_precision(options.precision)
     return agent
 
 

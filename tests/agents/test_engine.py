@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import importlib
 import random
 import sys
@@ -507,3 +508,25 @@ def test_model_of_forty_megabytes_draws_with_its_current_weights():
         score(model, asked[:1], [(5, 6)]).logprobs.sum().backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         asyncio.run(engine.update_weights())
+
+
+def test_bfloat16_draws_close_to_the_models_own_probabilities_and_follows_new_weights(model):
+    model = copy.deepcopy(model)
+    engine = LocalEngine(model, STOP)
+    engine.set_precision("bfloat16")
+    sampling = Sampling(max_new_tokens=12)
+    for _ in range(2):
+        prompts = [prompt(20, n) for n in range(4)]
+        for asked, response in zip(prompts, play(engine, prompts, sampling), strict=True):
+            own = score(model, [asked], [tuple(response.ids)]).logprobs[0].tolist()
+            assert response.logprobs == pytest.approx(own, abs=0.1)
+            assert response.logprobs != pytest.approx(own, abs=1e-7), "drawn in float32"
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(-2)
+        engine.weights_changed()
+
+
+def test_a_precision_that_is_none_is_refused(model):
+    with pytest.raises(UsageError, match="bfloat16"):
+        LocalEngine(model, STOP).set_precision("int8")

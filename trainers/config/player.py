@@ -20,6 +20,9 @@ class LocalPlayer(Section):
     """The local engine, in this process."""
 
     kind: Literal["local"] = "local"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """The type of matrix products on a CPU. With ``bfloat16``, a copy of the weights in it draws: twice as fast on
+    processors with AMX or AVX512-BF16, and log-probabilities differ from the trainer's by 0.02 on average."""
 
     @property
     def structure(self) -> dict[str, Any]:
