@@ -323,3 +323,51 @@ def test_mt_grpo_of_episodes_that_pay_at_their_end_only_is_grpo(rewards, std):
     groups = [i % 2 for i in range(len(rewards))]
     expected = grpo([sum(row) for row in rewards], groups, std=std)
     assert mt_grpo(rewards, groups, std=std) == pytest.approx(np.repeat(expected, [len(row) for row in rewards]))
+
+
+def stop_or_go_on(pay_to_stop, pay_on_the_way, count=4096, turns=4):
+    """Episodes in which a coin decides at every turn whether to stop; whoever goes on to the end gets 1.
+
+    Returns:
+        The rewards of turns, the states, and for each episode whether its first action was to go on.
+    """
+    rng = np.random.default_rng(0)
+    lengths = np.minimum(rng.geometric(0.5, count), turns)
+    ends = np.where(lengths < turns, pay_to_stop, 1.0)
+    rewards = [[pay_on_the_way] * (n - 1) + [end] for n, end in zip(lengths.tolist(), ends.tolist(), strict=True)]
+    return rewards, [f"turn {t}" for n in lengths for t in range(n)], lengths > 1
+
+
+def worth_of_going_on(advantages, rewards, goes_on):
+    """How much more the first action earns that goes on than the one that stops."""
+    first = np.cumsum([0, *map(len, rewards)][:-1])
+    return advantages[first][goes_on].mean() - advantages[first][~goes_on].mean()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_going_on_is_taught_where_it_pays_although_only_some_episodes_have_later_turns(name):
+    """Going on pays 0.6 on average, stopping 0.2: the policy chooses how long episodes are, and none is biased by it.
+
+    Rewards normalized per turn and then summed are: those who reach a turn are compared with each other alone, so what
+    going on earns is subtracted from itself, and stopping at once looks better. No algorithm here does that.
+    """
+    rewards, states, goes_on = stop_or_go_on(0.2, 0.0)
+    groups = [0] * len(rewards)
+    assert worth_of_going_on(ALL[name](rewards, groups, states), rewards, goes_on) > 0
+
+    numbers = np.array([int(state.removeprefix("turn ")) for state in states])
+    flat = np.array([reward for row in rewards for reward in row])
+    normalized = [
+        (r - flat[numbers == n].mean()) / (flat[numbers == n].std() + 1e-6) for r, n in zip(flat, numbers, strict=True)
+    ]
+    ends = np.cumsum([len(row) for row in rewards])
+    summed = np.concatenate([np.cumsum(part[::-1])[::-1] for part in np.split(np.array(normalized), ends[:-1])])
+    assert worth_of_going_on(summed, rewards, goes_on) < 0
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_rewards_on_the_way_are_seen_by_all_but_mt_grpo(name):
+    """Only those who go on get the rewards of turns; MT-GRPO compares these with each other, and outcomes are equal."""
+    rewards, states, goes_on = stop_or_go_on(1.0, 0.5)
+    worth = worth_of_going_on(ALL[name](rewards, [0] * len(rewards), states), rewards, goes_on)
+    assert (worth == pytest.approx(0, abs=1e-9)) if name == "mt_grpo" else worth > 0
