@@ -1,9 +1,12 @@
 """ALFWorld's rules, texts and files, and the environments on them."""
 
+import asyncio
 import gc
 import gzip
 import json
+import os
 import random
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -12,12 +15,16 @@ import pytest
 from alfworld_games import drawn_game, game, write_games
 
 import rollenv
+from rollenv.agents import RandomAgent
 from rollenv.core.curriculum import Curriculum
 from rollenv.core.errors import MissingData, Unsolvable
 from rollenv.plugins.worlds.alfworld import alfred
 from rollenv.plugins.worlds.alfworld.env import read_command
 from rollenv.plugins.worlds.alfworld.games import room_of
 from rollenv.plugins.worlds.alfworld.goals import TASKS, Goal, sentence
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Task
+from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.trainers.config import load_config
 
 ALFRED = {"alfworld:alfred-train": 4026, "alfworld:alfred-seen": 172, "alfworld:alfred-unseen": 180}
@@ -522,3 +529,31 @@ def test_the_published_setting():
     assert (config.rollout.groups_per_batch, config.rollout.group_size) == (16, 8)
     assert (config.rollout.max_prompt_tokens, config.optimizer.minibatch_sequences) == (2048, 256)
     assert (config.algorithm.normalize_std, config.eval.kwargs["split"]) == (True, "valid_seen")
+
+
+def test_a_killed_worker_loses_none_of_64_episodes():
+    tasks = [Task("alfworld:generated", seed) for seed in range(64)]
+
+    def played(pool, during=None):
+        async def both(manager):
+            playing = asyncio.create_task(manager.collect_async(tasks, 1))
+            while during is not None and not during():
+                await asyncio.sleep(0.01)
+            return await playing
+
+        with RolloutManager(RandomAgent(), pool) as manager:
+            groups = manager.run(both(manager))
+        return [[(t.text, t.reward) for t in group.trajectories[0].turns] for group in groups]
+
+    with ProcessWorkers(2, ping_every=0.1) as pool:
+
+        def kill():
+            playing = [report["pid"] for report in pool.report() if report["envs"]]
+            if playing:
+                os.kill(playing[0], signal.SIGKILL)
+            return playing
+
+        there = played(pool, kill)
+        assert sum(report["deaths"] for report in pool.report()) == 1
+    assert there == played(None)
+    assert len(there) == 64
