@@ -29,6 +29,7 @@ ALGORITHMS = {
     "Dr. GRPO": ["algorithm.name=grpo", "algorithm.normalize_std=false"],
     "GiGPO": ["algorithm.name=gigpo", "algorithm.normalize_std=false"],
     "HGPO": ["algorithm.name=hgpo", "algorithm.normalize_std=false"],
+    "MT-GRPO": ["algorithm.name=mt_grpo"],
     "PPO, token": [*_CRITIC, "algorithm.credit=token"],
     "PPO, turn": [*_CRITIC, "algorithm.credit=turn"],
 }
@@ -56,6 +57,7 @@ TASKS = {
         Task("maze_near", "success in the maze", 4),
         Task("sokoban", "success on rooms never trained on"),
         Task("frozen_lake", "success on maps never trained on", 1),
+        Task("textcraft", "success on items never trained on", 1),
         Task("shop", "success on goals never trained on", 1),
     )
 }
