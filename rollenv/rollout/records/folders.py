@@ -14,9 +14,9 @@ from typing import Any, Literal
 from rollenv.agents.gguf import STEPS
 from rollenv.core.errors import UsageError
 
-METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
+METRICS, EPISODES, UPDATES = "metrics.jsonl", "episodes.jsonl", "updates.jsonl"
 #: Files that mark a folder as a run's, and are the source of its page.
-FILES = (METRICS, EPISODES, "eval.json", "result.json", "config.json", "about.json")
+FILES = (METRICS, EPISODES, UPDATES, "eval.json", "result.json", "config.json", "about.json")
 #: The file that lists the runs of ``rollenv train --seeds``.
 SWEEP = "sweep.json"
 #: Maximum depth of the search for runs below a folder.
