@@ -201,10 +201,9 @@ def test_the_tabs_show_prompt_reply_tokens_and_tool_calls(show: Open, tmp_path: 
     assert "be brief" in panel.inner_text()
     assert "<think>" not in panel.inner_text(), "the prompt is what came before the reply"
     tab.get_by_role("tab", name="Tokens").click()
-    panel.locator(".tokens span").first.hover()
-    assert "probability 0.607, log-probability -0.500" in panel.inner_text()
-    panel.locator(".tokens span").nth(1).hover()
-    assert "-Infinity" in panel.inner_text()
+    assert "0.607 (log-probability -0.5000)" in panel.locator(".about").inner_text()
+    panel.get_by_role("option").nth(1).click()
+    assert "-Infinity" in panel.locator(".about").inner_text()
     tab.get_by_role("tab", name="Conversation").click()
     assert "look(far=true)" in panel.locator(".msg.call").inner_text()
     tab.get_by_label("Next turn").click()

@@ -33,6 +33,7 @@ SCRIPTS = (
     "charts.js",
     "filters.js",
     "map.js",
+    "tokens.js",
     "player.js",
     "compare.js",
     "main.js",
