@@ -50,7 +50,7 @@ def shown_episodes(
     shown = shown_tokens(data, groups)
     for number in np.unique(data.trajectory[shown]).tolist():
         dropped = next((why for why, them in data.dropped.items() if them[number]), "")
-        turns = []
+        turns: list[dict[str, Any]] = []
         for turn in range(begins[number], begins[number] + data.lengths[number]):
             at = slice(*np.searchsorted(data.turn, [turn, turn + 1]).tolist())
             if at.start == at.stop:
@@ -64,8 +64,9 @@ def shown_episodes(
             elif not trained[at.start]:
                 why = no_gradient
             known = {name: _plain(columns[name][at]) for name in ("logprobs", "entropy", "steps")}
-            numbers = {**known, "advantages": _plain(data.columns["advantages"][at]), "why": why}
-            turns.append(numbers | ({"cut": cut[at].tolist()} if cut[at].any() else {}))
+            turns.append({**known, "advantages": _plain(data.columns["advantages"][at]), "why": why})
+            if cut[at].any():
+                turns[-1]["cut"] = cut[at].tolist()
         yield number, {"group": int(data.groups[number]), "version": version, "turns": turns}
 
 

@@ -411,7 +411,7 @@ def status_of(episode: Mapping[str, Any]) -> int:
 
 
 def _rounded(value: Any) -> Any:
-    return round(value, 4) if type(value) is float and -1e9 < value < 1e9 else plain(value)
+    return round(value, 6) if type(value) is float and -1e9 < value < 1e9 else plain(value)
 
 
 def _numbers(value: Any) -> Any:

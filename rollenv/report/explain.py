@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ def explain(story: Story) -> list[Sentence]:
     for part in parts if story.kind == "training" else (_evaluated, _tasks, _lost):
         part(tell)
     if story.damaged:
-        tell("lost", f"{_count(story.damaged, 'line')} of its files cannot be read and were left out", tell.files())
+        tell("lost", f"{_count(story.damaged, 'line')} of its files could not be read", tell.files())
     return tell.said
 
 
@@ -125,9 +126,8 @@ def _success(tell: _Teller) -> None:
         if len(rows) == 1:
             tell("success", f"{what} was {_share(value[0])} at the only evaluation", [tell.row(first)])
             continue
-        low, high = (f"eval/{name}{end}" for end in ("low", "high"))
-        ends = [row.get(end) for row in (before, after) for end in (low, high)]
-        apart = None not in ends and (ends[0] > ends[3] or ends[2] > ends[1])
+        ends = [row.get(f"eval/{name}{end}", math.nan) for row in (before, after) for end in ("low", "high")]
+        apart = ends[0] > ends[3] or ends[2] > ends[1] or any(map(math.isnan, ends))
         doubt = "" if apart or value[0] == value[-1] else "; their 95 % intervals overlap, so this may be chance"
         tell("success", f"{what} {_moved(value[0], value[-1], _share)}{doubt}", [tell.row(first), tell.row(last)])
         steps = [(value[i + 1] - value[i], i) for i in range(len(value) - 1)]
@@ -208,14 +208,16 @@ def _lost(tell: _Teller) -> None:
     whose = " of evaluations" if training else ""
     failures = Counter(told.failure for told in tell.story.episodes if part in (None, told.part) and told.failure)
     for kind, count in failures.most_common(3):
-        _, links = tell.first(part, lambda told, kind=kind: told.failure == kind)
-        tell("lost", f"{_count(count, 'stored episode')}{whose} failed: {kind}", links)
+        of_kind = [
+            tell.page(told) for told in tell.story.episodes if part in (None, told.part) and told.failure == kind
+        ]
+        tell("lost", f"{_count(count, 'stored episode')}{whose} failed: {kind}", of_kind)
     for chosen, text in _CHOSEN:
         count, links = tell.first(part, chosen)
         if count:
             tell("lost", f"{_count(count, 'stored episode')}{whose} {text}", links)
     if tell.story.again:
-        tell("lost", f"{_count(tell.story.again, 'episode')} played again; the last result counts", tell.files())
+        tell("lost", f"{_count(tell.story.again, 'episode')} came up again; the last result counts", tell.files())
     if not any(sentence.topic == "lost" for sentence in tell.said):
         tell("lost", "Nothing was cut, failed, replayed or played again", tell.files())
 
@@ -234,8 +236,8 @@ _SUMS = {
 }
 _CHOSEN: tuple[tuple[Callable[[Told], object], str], ...] = (
     (lambda told: told.status == "truncated", "ended at a limit"),
-    (lambda told: told.cut, "have an answer that was cut"),
-    (lambda told: told.replays, "were replayed in a new environment"),
+    (lambda told: told.cut, "had an answer that was cut"),
+    (lambda told: told.replays, "needed a replay in a new environment"),
     (lambda told: told.status in ("cancelled", "open"), "did not end: cancelled, or still open"),
 )
 
@@ -300,7 +302,7 @@ def _evaluated(tell: _Teller) -> None:
         low, high = (finite(story.result.get(end)) for end in ("low", "high"))
         if low is None or high is None:
             low, high = wilson_interval(solved, len(judged))
-        text = f"{solved} of {_count(len(judged), 'episode')} were solved: {_share(solved / len(judged))} "
+        text = f"{solved} of {len(judged):,} episodes were solved: {_share(solved / len(judged))} "
         text += f"(95 % interval {100 * low:.0f} to {100 * high:.0f})"
         tell("success", text, tell.first(None, lambda told: told.status == "solved")[1] or tell.files())
     ended = [told for told in played if told.status not in ("error", "open")]
@@ -321,7 +323,7 @@ def _tasks(tell: _Teller) -> None:
     solved = {task: sum(told.status == "solved" for told in each) for task, each in tasks.items()}
     never = [each[0] for task, each in tasks.items() if not solved[task]]
     always = [each[0] for task, each in tasks.items() if solved[task] == len(each)]
-    text = f"Of {len(tasks)} tasks {len(always)} were solved in every episode and {len(never)} in none"
+    text = f"Of {len(tasks)} tasks, solved in every episode: {len(always)}; in none: {len(never)}"
     tell("groups", text, [tell.page(told) for told in (*always[:1], *never[:2])] or tell.files())
 
 

@@ -10,12 +10,12 @@ const finite = x => typeof x === "number" && Number.isFinite(x);
 
 // What the colour shows: name, explanation, kind of scale, and the number of token n.
 const COLOURS = {
-  engine: ["Probability in the engine", "What the engine gave the token when it sampled it. The darker, the less likely.", "share", (t, n) => asShare(numberAt(t.l, n))],
-  trainer: ["Probability in the trainer", "What the trained model gave the token in the update. The darker, the less likely.", "share", (t, n) => asShare(numberAt(t.u?.p, n))],
+  engine: ["Probability in the engine", "What the engine gave the token when it sampled it. The stronger, the less likely.", "share", (t, n) => asShare(numberAt(t.l, n))],
+  trainer: ["Probability in the trainer", "What the trained model gave the token in the update. The stronger, the less likely.", "share", (t, n) => asShare(numberAt(t.u?.p, n))],
   difference: ["Trainer − engine", "Difference of the log-probabilities, in nats. For the same weights it should be near 0.", "sign", (t, n) => difference(numberAt(t.u?.p, n), numberAt(t.l, n))],
   advantage: ["Advantage", "Above 0 the token becomes likelier, below 0 less likely.", "sign", (t, n) => numberAt(t.u?.a, n)],
   mask: ["Trained or not", "Hatched tokens were not trained on; the details say why.", "mask", (t, n) => untrained(t, n) ? 0 : 1],
-  entropy: ["Entropy", "Of the trained model's choice at this place, in nats. The darker, the more open.", "size", (t, n) => numberAt(t.u?.e, n)],
+  entropy: ["Entropy", "Of the trained model's choice at this place, in nats. The stronger, the more open.", "size", (t, n) => numberAt(t.u?.e, n)],
   staleness: ["Staleness", "Updates between the weights that sampled the token and those that were trained.", "size", (t, n, episode) => staleness(t, n, episode)],
 };
 const asShare = logprob => finite(logprob) ? Math.exp(logprob) : logprob === "-Infinity" ? 0 : undefined;
@@ -38,10 +38,9 @@ function legendOf(kind, most) {
     sign: [short(-most), "0", short(most), `rgb(${ORANGE} / .65), transparent, rgb(${BLUE} / .65)`],
     size: ["0", short(most / 2), short(most), `transparent, rgb(${BLUE} / .65)`],
   }[kind] ?? [];
-  const unknown = el("span", {class: "tokens"}, el("span", {class: "unknown"}, " no number "));
-  if (kind === "mask") return el("div", {class: "row small"}, el("span", {class: "tokens"}, el("span", {}, " trained "), el("span", {class: "hatched"}, " not trained ")));
+  if (kind === "mask") return el("div", {class: "row small"}, el("span", {}, "trained"), el("span", {class: "hatched"}, "not trained"));
   return el("div", {class: "row small"}, el("span", {class: "ramp", role: "img", "aria-label": `Colours from ${left} to ${right}`},
-    el("i", {style: {background: `linear-gradient(to right, ${stops})`}}), el("span", {}, left), el("span", {}, middle), el("span", {}, right)), unknown);
+    el("i", {style: {background: `linear-gradient(to right, ${stops})`}}), el("span", {}, left), el("span", {}, middle), el("span", {}, right)), el("span", {class: "unknown"}, "no number"));
 }
 
 // The prompts until a turn, folded: of each, what the one before had not.
@@ -61,7 +60,7 @@ function tokens(turn, turns, now, go, follow) {
   const choices = known.map(key => [key, COLOURS[key][0]]);
   const picker = choice("Colour", choices, known.includes(now.colour) ? now.colour : "engine", key => { now.colour = key; paint(); follow(); }, "What the colour shows (key C)");
   const legend = el("div"), box = el("div", {class: "tokens", tabindex: "0", role: "listbox", "aria-label": "Tokens of the reply: left and right arrow choose one"});
-  const about = el("table", {class: "about"}), said = el("p", {class: "sr", "aria-live": "polite"}), striking = el("div", {class: "chips"}), pager = el("div", {class: "controls"});
+  const about = el("table", {class: "about"}), said = el("p", {class: "sr", "aria-live": "polite"}), striking = el("div", {class: "chips"}), strikingBox = el("div", {}, el("div", {class: "dim small"}, "The most striking by colour"), striking), pager = el("div", {class: "controls"});
   let first = -1, spans = [];
 
   const facts = n => {
@@ -70,7 +69,7 @@ function tokens(turn, turns, now, go, follow) {
     const rows = [["Token", `${n + 1} of ${turn.z ?? ids.length}: ${name(n)} (id ${ids[n]})`], ["Engine", both(engine)]];
     if (turn.u) rows.push(
       ["Trainer", trainer === undefined ? "not computed" : `${both(trainer)}, ${steps ? `after ${plural(steps, "step")} of the update` : "with the weights before the update"}`],
-      ["Difference", gap === undefined ? "unknown" : `${gap.toFixed(4)} nats`],
+      ["Difference", gap === undefined ? "unknown" : `${short(gap)} nats`],
       ["Advantage", short(numberAt(turn.u.a, n) ?? "none")],
       ["Trained", untrained(turn, n) ? `no: ${untrained(turn, n)}` : "yes"],
       ["Entropy", short(numberAt(turn.u.e, n) ?? "not computed")],
@@ -87,6 +86,7 @@ function tokens(turn, turns, now, go, follow) {
     legend.replaceChildren(legendOf(kind, most), el("p", {class: "small dim"}, text));
     const size = n => { const x = value(turn, n, episode); return !finite(x) ? -1 : kind === "share" ? 1 - x : Math.abs(x); };
     const far = spans.map((_, n) => first + n).filter(n => size(n) > 0).sort((a, b) => size(b) - size(a)).slice(0, kind === "mask" ? 0 : 8);
+    strikingBox.hidden = !far.length;
     striking.replaceChildren(...far.map(n => el("button", {type: "button", onclick: () => { chooseToken(n); box.focus(); }}, `${n + 1} ${name(n).trim()} ${short(value(turn, n, episode))}`)));
   };
   const chooseToken = (n, tell = true) => {
@@ -128,7 +128,7 @@ function tokens(turn, turns, now, go, follow) {
   const sum = (turn.l || []).filter(finite).reduce((a, b) => a + b, 0);
   const left = (turn.z ?? ids.length) - ids.length;
   return [el("div", {class: "row spread"}, picker, legend), foldedPrompts(turns.slice(0, now.frame + 1)), pager, box, said,
-          el("div", {class: "row aside"}, about, el("div", {}, el("div", {class: "dim small"}, "The most striking by colour"), striking)),
+          el("div", {class: "row aside"}, about, strikingBox),
           el("p", {class: "small dim"}, `${plural(turn.z ?? ids.length, "token")}${left ? `, of which the last ${left.toLocaleString("en")} are in the run's files only` : ""}; probability of the whole reply ${short(Math.exp(sum))}.` +
              (episode.u ? "" : " The trainer's numbers are stored of updates, with report.tokens=GROUPS."))].filter(Boolean);
 }
