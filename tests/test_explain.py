@@ -36,7 +36,7 @@ def updates(**episode: Any) -> Story:
     return trained({}, episodes=(told(part=1, iteration=3, **episode),))
 
 
-UPDATE = "report.html#it=3&of=update&ep=1"
+ROW, UPDATE, GAP = "metrics.jsonl#L{}", "report.html#it=3&of=update&ep=1", "&colour=difference"
 
 
 def played(*episodes: Told, **changes: Any) -> Story:
@@ -50,22 +50,21 @@ def evaluated(*shares: float) -> tuple[dict[str, float], ...]:
 @pytest.mark.parametrize(
     ("story", "says", "link"),
     [
-        (trained(*evaluated(0.2, 0.9)), "Success on unseen tasks rose from 20 % to 90 %", "metrics.jsonl#L2"),
-        (trained(*evaluated(0.5, 0.55)), "overlap, so this may be chance", "metrics.jsonl#L1"),
-        (trained(*evaluated(0.2, 0.9, 0.4, 0.5)), "fell most from iteration 1 to 2: -50.0 points", "metrics.jsonl#L3"),
-        (trained(*({"reward": r} for r in (1, 2, 0.5, 0.5))), "It fell most around iteration 2", "metrics.jsonl#L3"),
-        (trained({}, {"taught_groups": 0.0}, {"taught_groups": 0.5}), "No group taught in 1 update", "metrics.jsonl#L2"),
-        (trained({}, {"dropped/repetition": 3}), "3 episodes were not trained on for repetition", "metrics.jsonl#L2"),
-        (trained({}, {"failed": 2}, {"failed": 5}), "7 episodes failed in training; most in iteration 2", "metrics.jsonl#L3"),
-        (trained({}, {"logprob_drift": 0.3}), "differ by 0.3 nats a token", "metrics.jsonl#L2"),
-        (trained({}, {"staleness/mean": 0.5, "staleness/max": 2}), "0.5 updates old, at most 2", "metrics.jsonl#L2"),
-        (trained({}, alarms=[(2, "drift: bad")]), "drift: bad", "metrics.jsonl#L2"),
+        (trained(*evaluated(0.2, 0.9)), "Success on unseen tasks rose from 20 % to 90 %", ROW.format(2)),
+        (trained(*evaluated(0.5, 0.55)), "overlap, so this may be chance", ROW.format(1)),
+        (trained(*evaluated(0.2, 0.9, 0.4, 0.5)), "fell most from iteration 1 to 2: -50.0 points", ROW.format(3)),
+        (trained(*({"reward": r} for r in (1, 2, 0.5, 0.5))), "It fell most around iteration 2", ROW.format(3)),
+        (trained({}, {"taught_groups": 0}), "No group taught in 1 update", ROW.format(2)),
+        (trained({}, {"dropped/repetition": 3}), "3 episodes were not trained on for repetition", ROW.format(2)),
+        (trained({}, {"failed": 2}, {"failed": 5}), "7 episodes failed in training; most in", ROW.format(3)),
+        (trained({}, {"logprob_drift": 0.3}), "differ by 0.3 nats a token", ROW.format(2)),
+        (trained({}, {"staleness/mean": 0.5, "staleness/max": 2}), "0.5 updates old, at most 2", ROW.format(2)),
+        (trained({}, alarms=[(2, "drift: bad")]), "drift: bad", ROW.format(2)),
         (trained({}), "No alarm was raised", "metrics.jsonl"),
         (trained(), "It has no iteration yet", "run"),
-        (trained({}, episodes=(told(iteration=0, replays=1, number=4),)),
-         "1 stored episode of evaluations needed a replay", "report.html#it=0&ep=4"),
-        (updates(why=("",), gaps=(0.5, 5), widest=(0.2, 2, 7)), "5 stored tokens", f"{UPDATE}&turn=2&token=7&colour=difference"),
-        (updates(why=("no advantage",)), "all its members had reward 1", UPDATE),
+        (trained({}, episodes=(told(iteration=0, replays=1),)), "needed a replay", "report.html#it=0&ep=1"),
+        (updates(why=("",), gaps=(0.5, 5), widest=(0.2, 2, 7)), "5 stored tokens", f"{UPDATE}&turn=2&token=7{GAP}"),
+        (updates(why=("no advantage",)), "all members had reward 1", UPDATE),
         (updates(why=("dropped: truncated",)), "did not teach: dropped: truncated", UPDATE),
         (trained({}, damaged=2), "2 lines of its files could not be read", "run"),
         (played(told(), told(reward=0.0, number=2)), "1 of 2 episodes were solved: 50 %", "report.html#ep=1"),

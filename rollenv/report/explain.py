@@ -176,15 +176,16 @@ def _groups(tell: _Teller) -> None:
     taught = {at: members for at, members in stored.items() if any("" in told.why for told in members)}
     if taught:
         spread = sorted(taught.values(), key=lambda members: _spread(members), reverse=True)
-        shown = [f"{members[0].task} with rewards {_rewards(members)}" for members in spread[:2]]
-        text = f"Of {len(stored)} stored groups {len(taught)} taught; rewards differed most in {' and in '.join(shown)}"
+        shown = [f"{members[0].task} with rewards {_rewards(members)}" for members in spread[:2] if _spread(members)]
+        text = f"Of {len(stored)} stored groups {len(taught)} taught"
+        text += f"; rewards differed most in {' and in '.join(shown)}" if shown else ""
         tell("groups", text, [tell.page(members[0]) for members in spread[:2]])
     whys: dict[str, list[list[Told]]] = {}
     for at, members in stored.items():
         if at not in taught:
             reasons = sorted({why for told in members for why in told.why}) or ["no token"]
             if reasons == ["no advantage"] and len({told.reward for told in members}) == 1:
-                reasons = [f"all its members had reward {members[0].reward:.3g}"]
+                reasons = [f"all members had reward {members[0].reward:.3g}"]
             whys.setdefault(", ".join(reasons), []).append(members)
     for why, groups in sorted(whys.items(), key=lambda pair: -len(pair[1]))[:3]:
         text = f"{_count(len(groups), 'stored group')} did not teach: {why}"

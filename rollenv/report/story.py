@@ -102,7 +102,9 @@ def read_story(path: Path, alarms: Callable[[Row, list[Row]], list[Any]]) -> Sto
         place = told.part, told.iteration
         told.number = counts[place] = counts.get(place, 0) + 1
     story.episodes, story.damaged = list(latest.values()), run.damaged
-    story.files = frozenset(name for name in (*FILES, "health.json", page) if (path / name).is_file())
+    names = (*FILES, page) if path.is_dir() else (page,)
+    folder = path if path.is_dir() else path.parent
+    story.files = frozenset(name for name in names if (folder / name).is_file())
     return story
 
 

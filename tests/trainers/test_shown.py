@@ -123,12 +123,13 @@ def test_later_steps_of_an_update_are_told_from_the_first(tmp_path):
 
 
 def test_what_a_correction_recomputes_is_stored_of_all_tokens(tmp_path):
-    how = ["iterations=1", "optimizer.old_logprobs=recomputed", "report.tokens=6"]
+    alike = "rollout.temperature=0.001"  # in most groups all members answer alike
+    how = ["iterations=1", "optimizer.old_logprobs=recomputed", "report.tokens=6", alike]
     with start(tmp_path / "run", *COLLECT, *how) as trainer:
         trainer.fit()
     turns = [turn for row in rows(tmp_path / "run" / "updates.jsonl") for turn in row["update"]["turns"]]
     assert all(turn["logprobs"] is not None and turn["steps"] == 0 for turn in turns)
-    assert {turn["why"] for turn in turns} == {"", "no advantage"}
+    assert "no advantage" in {turn["why"] for turn in turns}
 
 
 def test_a_large_update_is_cut_and_says_so(tmp_path, monkeypatch):
