@@ -21,14 +21,21 @@ from rollenv.trainers.alarms import alarms
 
 def told(*, reward: float = 1.0, part: int = 0, iteration: int = -1, number: int = 1, **changes: Any) -> Told:
     status = changes.pop("status", "solved" if reward else "wrong")
-    return Told(part, iteration, changes.pop("task", "a seed 1"), 0, status, changes.pop("failure", ""), reward,
+    return Told(part, iteration, changes.pop("task", "a seed 1"), status, changes.pop("failure", ""), reward,
                 changes.pop("replays", 0), changes.pop("cut", 0), number=number, **changes)  # fmt: skip
 
 
 def trained(*rows: dict[str, Any], episodes: tuple[Told, ...] = (), **changes: Any) -> Story:
     lines = [(n, {"iteration": n - 1, **row}) for n, row in enumerate(rows, 1)]
     return Story(
-        "run", "training", "report.html", {"iterations": len(rows) - 1}, metrics=lines, episodes=[*episodes], **changes
+        "run",
+        "training",
+        "report.html",
+        "",
+        {"iterations": len(rows) - 1},
+        metrics=lines,
+        episodes=[*episodes],
+        **changes,
     )
 
 
@@ -54,13 +61,13 @@ def evaluated(*shares: float) -> tuple[dict[str, float], ...]:
         (trained(*evaluated(0.5, 0.55)), "overlap, so this may be chance", ROW.format(1)),
         (trained(*evaluated(0.2, 0.9, 0.4, 0.5)), "fell most from iteration 1 to 2: -50.0 points", ROW.format(3)),
         (trained(*({"reward": r} for r in (1, 2, 0.5, 0.5))), "It fell most around iteration 2", ROW.format(3)),
-        (trained({}, {"taught_groups": 0}), "No group taught in 1 update", ROW.format(2)),
+        (trained({}, {"taught_groups": 0}), "0 % of the groups taught", ROW.format(2)),
         (trained({}, {"dropped/repetition": 3}), "3 episodes were not trained on for repetition", ROW.format(2)),
         (trained({}, {"failed": 2}, {"failed": 5}), "7 episodes failed in training; most in", ROW.format(3)),
         (trained({}, {"logprob_drift": 0.3}), "differ by 0.3 nats a token", ROW.format(2)),
-        (trained({}, {"staleness/mean": 0.5, "staleness/max": 2}), "0.5 updates old, at most 2", ROW.format(2)),
+        (trained({}, {"staleness/mean": 0.5, "staleness/max": 2}), "were 2 updates old", ROW.format(2)),
         (trained({}, alarms=[(2, "drift: bad")]), "drift: bad", ROW.format(2)),
-        (trained({}), "No alarm was raised", "metrics.jsonl"),
+        (trained({}), "No alarm was raised", "run"),
         (trained(), "It has no iteration yet", "run"),
         (trained({}, episodes=(told(iteration=0, replays=1),)), "needed a replay", "report.html#it=0&ep=1"),
         (updates(why=("",), gaps=(0.5, 5), widest=(0.2, 2, 7)), "5 stored tokens", f"{UPDATE}&turn=2&token=7{GAP}"),
@@ -93,7 +100,7 @@ def test_a_run_that_was_stopped_is_told_from_a_finished_one():
 
 
 def read(path: Path) -> Story:
-    return read_story(path, lambda row, before: [*alarms(row, before)])
+    return read_story(path, alarms)
 
 
 def addresses(text: str) -> list[str]:

@@ -37,16 +37,8 @@ MOST_OF_UPDATE = 50_000, 200_000
 
 #: Prefixes of keys that a resumed run may change, since they do not affect training; iterations may only be raised.
 MAY_CHANGE = (
-    *(
-        "iterations:",
-        "checkpoint_every:",
-        "keep_checkpoints:",
-        "threads:",
-        "eval.",
-        "trackers.",
-        "report.",
-        "placement.",
-    ),
+    *("iterations:", "checkpoint_every:", "keep_checkpoints:", "threads:", "eval.", "trackers.", "placement."),
+    "report.",
     "rollout.shard",
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_module
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -21,10 +20,7 @@ def command(
     from rollenv.report.story import read_story
     from rollenv.trainers.alarms import alarms
 
-    def of_row(row: dict[str, Any], before: list[dict[str, Any]]) -> list[Any]:
-        return [*alarms(row, before)]
-
-    story = read_story(run, of_row)
+    story = read_story(run, alarms)
     said = explain(story)
     if json:
         facts = {"run": str(run), "kind": story.kind, "sentences": [asdict(each) for each in said]}
