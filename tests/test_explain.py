@@ -180,6 +180,7 @@ def test_odd_data_is_explained_as_far_as_it_goes(tmp_path: Path):
     run = keep(tmp_path / "run")
     (run / "config.json").write_text('{"iterations": "many", "model": 5, "env": [1]}')
     (run / "metrics.jsonl").write_text(
+        f'{{"iteration": 2, "reward": 1{"0" * 400}}}\n'
         '{"iteration": "x", "reward": NaN}\n{"reward": 1e999, "eval/success": "y"}\n[]\n{}\n'
     )
     lines = [json.dumps(json.loads(updated(member=n)) | {"update": update}) for n, update in enumerate(ODD)]

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from urllib.parse import quote
@@ -52,7 +52,7 @@ class Sentence:
     links: Links
 
     def __str__(self) -> str:
-        links = ", ".join(f"[{escaped(name)}]({address})" for name, address in self.links[:_LINKS])
+        links = ", ".join(f"[{escaped(name)}]({address})" for name, address in self.links)
         return f"- {escaped(self.text)} ({links})"
 
 
@@ -65,7 +65,7 @@ def explain(story: Story) -> list[Sentence]:
     if story.damaged:
         text = f"{_count(story.damaged, 'line')} of its files could not be read"
         said.append(Sentence("lost", text, _files(story)))
-    return said
+    return [replace(each, links=each.links[:_LINKS]) for each in said]
 
 
 def markdown(story: Story, sentences: Sequence[Sentence]) -> str:

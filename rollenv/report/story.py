@@ -79,9 +79,13 @@ def read_story(path: Path, alarms: Callable[[Row, list[Row]], Sequence[Any]]) ->
     page = f"{path.stem}.html" if path.is_file() else "report.html"
     about = " on ".join(filter(None, (run.agent, run.env_id)))
     story = Story(run.name, run.kind, page, about, run.settings, run.result)
+    batches = run.settings.get("batches")
+    given = isinstance(batches, dict) and batches.get("kind") == "stored"
     run.damaged, before = 0, list[Row]()
     for line, row in run.numbered(path / METRICS):
-        numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
+        numbers = {key: value for key, value in row.items() if isinstance(value, float) or finite(value) is not None}
+        if given:  # the entropy falls as the model learns the given answers
+            numbers.pop("entropy", None)
         story.alarms += [(line, str(alarm)) for alarm in alarms(numbers, [*before[:50], *before[50:][-50:]])]
         story.metrics.append((line, {key: value for key, value in numbers.items() if finite(value) is not None}))
         before.append(numbers)

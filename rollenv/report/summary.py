@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -267,6 +267,6 @@ def duration(seconds: float) -> str:
 
 
 def finite(value: Any) -> float | None:
-    """Return a number that is finite, else None."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Return a number that is finite as a float, else None."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return float(value) if good else None
