@@ -145,6 +145,31 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+@pytest.fixture
+def show(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens a page; at the end, no page may have had an error, or asked for anything but itself and its shards."""
+    tabs = []
+
+    def open_page(file: Path, width: int = 1200, scheme: str = "light") -> Any:
+        tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        tab.problems, tab.loaded = [], []
+        tab.on("pageerror", lambda error: tab.problems.append(str(error)))
+        tab.on("console", lambda message: tab.problems.append(message.text))
+        tab.on("dialog", lambda dialog: tab.problems.append("a dialog"))
+        tab.on("request", lambda request: tab.loaded.append(request.url))
+        tab.goto(file.as_uri())
+        tab.wait_for_selector("h1")
+        tabs.append(tab)
+        return tab
+
+    yield open_page
+    for tab in tabs:
+        assert tab.problems == []
+        here = tab.loaded[0].rpartition("/")[0]
+        assert all(url.startswith((here, "data:image/png;base64,")) for url in tab.loaded)
+        tab.close()
+
+
 class Retrieval(BaseHTTPRequestHandler):
     """GEM's protocol: MessagePack in, MessagePack out; a query of "broken" gets half an answer."""
 

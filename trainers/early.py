@@ -143,12 +143,11 @@ class EarlyUpdater(Updater):
             self.sum.give(1 / self._units(data))
             sizes = [len(part.columns.get("weights", ())) for part in self._merged]
             starts = [0, *itertools.accumulate(sizes)]
-            entropies = [
-                (rows + start, values)
-                for part, start in zip(self._merged, starts, strict=False)
-                for rows, values in part.totals.entropies
-            ]
-            self._end_step([part.totals for part in self._merged], entropies, totals)
+            own = StepTotals()
+            for part, start in zip(self._merged, starts, strict=False):
+                own.entropies += [(rows + start, values) for rows, values in part.totals.entropies]
+                own.shown += [(rows + start, numbers) for rows, numbers in part.totals.shown]
+            self._end_step([part.totals for part in self._merged], own, totals)
         self.begin()
 
 

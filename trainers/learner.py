@@ -41,8 +41,8 @@ class Learner:
     Args:
         agent: the agent that plays with the model; or one loaded with ``plays=False``, if other programs play.
         settings: keys of a recipe, such as ``algorithm.name=rloo``. There are those of ``algorithm``, ``loss``,
-            ``correction``, ``kl``, ``optimizer``, ``rewards``, ``model.lora``, ``model.precision``, ``seed`` and
-            ``iterations``. The learning rate is constant by default.
+            ``correction``, ``kl``, ``optimizer``, ``rewards``, ``model.lora``, ``model.precision``, ``seed``,
+            ``iterations`` and ``report``. The learning rate is constant by default.
         model: the model, if the agent plays with an engine of its own, such as vLLM: a folder or name.
         run_dir: folder for settings, metrics, episodes and checkpoints, for ``rollenv view``; training continues from
             the last checkpoint in it.
@@ -64,6 +64,8 @@ class Learner:
         if not isinstance(self.base, LocalAgent):
             raise UsageError(f"{type(agent).__name__} holds no model to train: name it with model=")
         config = load_updates([*settings, *([f"model.path={model}"] if model else [])], agent.sampling)
+        if config.report.tokens and not run_dir:
+            raise UsageError("report.tokens are stored in a folder: Learner(..., run_dir=FOLDER)")
         if run_dir:
             config = config.model_copy(update={"run_dir": str(run_dir)})
             self.run, config = RunDir.open(config, "own loop", accept_changes)

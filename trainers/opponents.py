@@ -21,6 +21,7 @@ from rollenv.rollout.types import Group
 from rollenv.trainers import checkpoint
 from rollenv.trainers.batches import weights_for_player
 from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.run import ReportConfig
 from rollenv.trainers.config.seats import PastConfig
 from rollenv.trainers.policies.lora import merged_weights
 from rollenv.trainers.run_dir import RunDir
@@ -118,7 +119,7 @@ class Rival:
 
     def __init__(self, config: TrainConfig, run: RunDir, base: TrainingState, wrappers: Wrappers, report: Report):
         iteration = base.iteration
-        self.config = config.model_copy(update={"seed": config.seed + 1})
+        self.config = config.model_copy(update={"seed": config.seed + 1, "report": ReportConfig()})
         self.run = RunDir(run.path / "rival")
         for saved in checkpoint.checkpoints(self.run.checkpoints):  # written just before a kill: the main one was not
             if int(saved.name.removeprefix("step-")) > iteration:

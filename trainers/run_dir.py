@@ -1,4 +1,4 @@
-"""A run's folder: about.json, config.json, metrics.jsonl, episodes.jsonl, checkpoints/, report.html."""
+"""A run's folder: about.json, config.json, metrics.jsonl, episodes.jsonl, updates.jsonl, checkpoints/, report.html."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rollenv.core.folder_lock import lock_folder
 from rollenv.core.plugins import function_at
 from rollenv.core.trust import listed, named
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
+from rollenv.rollout.records.folders import UPDATES
 from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import to_plain
 from rollenv.rollout.types import Trajectory
@@ -31,10 +32,13 @@ logger = logging.getLogger(__name__)
 
 #: Maximum number of prompt tokens saved per evaluation: each has about 5 bytes of JSON.
 MOST_PROMPT_IDS = 1_000_000
+#: Maximum number of response tokens saved per update, and of prompt tokens.
+MOST_OF_UPDATE = 50_000, 200_000
 
 #: Prefixes of keys that a resumed run may change, since they do not affect training; iterations may only be raised.
 MAY_CHANGE = (
     *("iterations:", "checkpoint_every:", "keep_checkpoints:", "threads:", "eval.", "trackers.", "placement."),
+    "report.",
     "rollout.shard",
 )
 
@@ -58,6 +62,7 @@ class RunDir:
         self.config_file = path / "config.json"
         self.metrics_file = path / "metrics.jsonl"
         self.episodes_file = path / "episodes.jsonl"
+        self.updates_file = path / UPDATES
         self.checkpoints = path / "checkpoints"
 
     @classmethod
@@ -218,27 +223,54 @@ class RunDir:
 
         Beyond :data:`MOST_PROMPT_IDS`, prompts are left out, those of successful episodes first.
         """
-        left, full = MOST_PROMPT_IDS, set()
+        self.append(self.episodes_file, *self._episode_rows(iteration, trajectories, MOST_PROMPT_IDS))
+
+    def keep_update(self, iteration: int, episodes: Iterable[tuple[Trajectory, dict[str, Any]]]) -> dict[str, float]:
+        """Save episodes of an update with its numbers of their tokens; return how many were left out, as a metric.
+
+        Beyond :data:`MOST_OF_UPDATE` they are left out, except the first.
+        """
+        chosen: list[tuple[Trajectory, dict[str, Any]]] = []
+        left_out, (most, most_read) = 0, MOST_OF_UPDATE
+        for trajectory, numbers in episodes:
+            most -= sum(len(turn.response_ids) for turn in trajectory.turns)
+            if most >= 0 or not chosen:
+                chosen.append((trajectory, numbers))
+            else:
+                left_out += 1
+        rows = self._episode_rows(iteration, [trajectory for trajectory, _ in chosen], most_read)
+        self.append(self.updates_file, *(row | {"update": each} for row, (_, each) in zip(rows, chosen, strict=True)))
+        return {"report/left_out": left_out} if left_out else {}
+
+    def _episode_rows(self, iteration: int, trajectories: Sequence[Trajectory], left: int) -> list[dict[str, Any]]:
+        full = set()
         for number in sorted(range(len(trajectories)), key=lambda i: bool(trajectories[i].success)):
             left -= sum(len(turn.prompt_ids) for turn in trajectories[number].turns)
             if left >= 0:
                 full.add(number)
-        rows, files = [], PictureFiles(self.episodes_file.parent)
+        rows, files = [], PictureFiles(self.path)
         for number, trajectory in enumerate(trajectories):
             plain: dict[str, Any] = to_plain(trajectory, files)
             if number not in full:
                 for turn in plain["turns"]:
                     turn["prompt_ids"] = []
             rows.append({"iteration": iteration, **plain, "reward": trajectory.reward})
-        self.append(self.episodes_file, *rows)
+        return rows
 
-    def cut_back(self, iteration: int) -> None:
-        """Drop rows after ``iteration``, and lines that cannot be read, such as an incomplete last one."""
-        for file in (self.metrics_file, self.episodes_file):
+    def cut_back(self, iteration: int, updated: int | None = None) -> None:
+        """Drop rows after ``iteration``, and lines that cannot be read, such as an incomplete last one.
+
+        Args:
+            updated: the last update, if it is not yet logged.
+        """
+        last = {self.metrics_file: iteration, self.episodes_file: iteration}
+        if self.updates_file.exists():
+            last[self.updates_file] = iteration if updated is None else updated
+        for file, end in last.items():
             partial = file.with_suffix(".partial")
             try:
                 with partial.open("w", encoding="utf-8") as out:
-                    out.writelines(json.dumps(row) + "\n" for row in _rows(file) if row["iteration"] <= iteration)
+                    out.writelines(json.dumps(row) + "\n" for row in _rows(file) if row["iteration"] <= end)
                 partial.replace(file)
             except OSError as error:
                 raise RunDirError(f"cannot write {partial}: {error.strerror or error}") from error

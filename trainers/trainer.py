@@ -111,7 +111,8 @@ class Trainer:
             self.rewards = _domain_rewards(config)
             with timed("begin", self.begun):
                 restored = restore(config, run, self.wrappers, self._report_warm_up, ranks)
-                run.cut_back(restored.iteration - bool(restored.unlogged) if restored else -1)
+                at = restored.iteration if restored else -1
+                run.cut_back(at - bool(restored and restored.unlogged), at)
                 self.rows = read_rows(run.metrics_file)
                 self.state = state = restored or begin(config, self.wrappers, self._report_warm_up, ranks)
             for part in (self.rewards, state.reference, state.teacher):

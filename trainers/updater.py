@@ -33,6 +33,7 @@ from rollenv.trainers.policies.base import HIDDEN, Output
 from rollenv.trainers.policies.packed import Packed
 from rollenv.trainers.policies.routing import NAMES, balance
 from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.shown import NUMBERS, Numbers, shown_episodes, shown_tokens
 from rollenv.trainers.sources import task_seed
 from rollenv.trainers.training_state import TrainingState
 
@@ -60,6 +61,8 @@ class StepTotals:
     """See :func:`~rollenv.trainers.policies.routing.loads`; None for a model without routers."""
     entropies: list[tuple[Ints, Floats]] = field(default_factory=list)
     """Positions of response tokens in the batch, and the entropy at each."""
+    shown: list[Numbers] = field(default_factory=list)
+    """What is stored of the tokens of ``report.tokens`` groups."""
     compared: list[dict[str, float]] = field(default_factory=list)
     """Metrics of each step's preferences, which are means over pairs."""
 
@@ -121,6 +124,8 @@ class Updater(Columns):
         if totals.computed:
             counts["sharing"] = totals.whole / totals.computed
         gathered = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
+        if self.config.report.tokens:
+            counts |= self._keep_tokens(data, useful, totals)
         return totals.means() | entropies(data, gathered) | counts | {"lr": self._learning_rate()}
 
     def _take_steps(self, data: Experience, useful: NDArray[np.bool_], totals: StepTotals) -> None:
@@ -134,6 +139,16 @@ class Updater(Columns):
                 steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
             for step in filter(None, steps):
                 self._step(data, step, len(steps), totals)
+
+    def _keep_tokens(self, data: Experience, useful: NDArray[np.bool_], totals: StepTotals) -> dict[str, float]:
+        """Store the tokens of a few groups in the run's folder; return how many episodes of them were left out."""
+        state = self.state
+        parts = [part for each in state.ranks.gather(totals.shown) for part in each]
+        if not state.ranks.first:
+            return {}
+        why = "the step was skipped" if self._learns else "only the critic learned"
+        shown = shown_episodes(data, self.config.report.tokens, parts, useful, state.version, why)
+        return self.run.keep_update(state.iteration + 1, ((data.trajectories[i], numbers) for i, numbers in shown))
 
     def _trainable(self, data: Experience) -> NDArray[np.bool_]:
         """Return the (M,) mask of the samples with a gradient."""
@@ -162,8 +177,9 @@ class Updater(Columns):
     def _step(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> None:
         """Take one optimizer step over some samples, unless a gradient is not finite."""
         step_totals = self._accumulate(data, step, steps, totals)
-        step_entropies, step_totals.entropies = step_totals.entropies, []  # too many to send
-        self._end_step(self.state.ranks.gather(step_totals), step_entropies, totals)
+        own = StepTotals(entropies=step_totals.entropies, shown=step_totals.shown)
+        step_totals.entropies, step_totals.shown = [], []  # too many to send
+        self._end_step(self.state.ranks.gather(step_totals), own, totals)
 
     def _accumulate(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> StepTotals:
         """Add the gradients of this rank's share of some samples, and return the sums over its tokens."""
@@ -177,6 +193,7 @@ class Updater(Columns):
         if data.preferences:
             totals.compared.append(self._prefer(data, step))
         step_totals = StepTotals()
+        shown = shown_tokens(data, self.config.report.tokens)
         for piece in self.micro_batches(data, step, observations=self.config.loss.observations > 0):
             piece.batch.columns["weights"] *= steps  # they add up to one over the whole batch
             state.policy.last_piece(piece.last)
@@ -184,6 +201,10 @@ class Updater(Columns):
             if piece.counts:
                 step_totals.add_loads(loads)
                 rows = data.rows(piece.samples)
+                if (kept := shown[rows]).any():
+                    numbers = {name: floats(metrics[name])[kept] for name in NUMBERS if name in metrics}
+                    step_totals.shown.append((rows[kept], numbers))
+                metrics.pop("logprobs", None)
                 for name, values in metrics.items():
                     step_totals.add(name, float(values.double().sum()))
                 if "entropy" in metrics:
@@ -193,12 +214,12 @@ class Updater(Columns):
                 step_totals.whole += sum(len(data.inputs[i]) for i in piece.samples)
         return step_totals
 
-    def _end_step(self, parts: Sequence[StepTotals], entropies: list[tuple[Ints, Floats]], totals: StepTotals) -> None:
+    def _end_step(self, parts: Sequence[StepTotals], own: StepTotals, totals: StepTotals) -> None:
         """Step with the gradients so far.
 
         Args:
             parts: the sums of all ranks.
-            entropies: this rank's, see :class:`StepTotals`.
+            own: this rank's numbers of single tokens.
         """
         state = self.state
         for each in parts:
@@ -210,8 +231,10 @@ class Updater(Columns):
             return
         if isinstance(state.teacher, Averaged):
             state.teacher.follow(state.policy)
+        taken = float(len(totals.norms))
+        totals.shown += [(rows, numbers | {"steps": np.full(len(rows), taken)}) for rows, numbers in own.shown]
         totals.norms.append(norm)
-        totals.entropies += entropies
+        totals.entropies += own.entropies
         for each in parts:
             totals.tokens += each.tokens
             totals.add_loads(each.loads)
@@ -241,6 +264,8 @@ class Updater(Columns):
             wanted: tuple[Output, ...] = ("logprobs", "entropy", *(HIDDEN if critic else ()))
             out = state.policy.logprobs(batch, wanted, entropy_gradient=self.config.loss.entropy > 0)
             loss, metrics = self.objective(batch, out, entropy=self._entropy_bonus(), observed=observed)
+            if self.config.report.tokens and out.logprobs is not None:
+                metrics = metrics | {"logprobs": out.logprobs.detach()}
             state.policy.backward(loss)
             hidden, loads = out.hidden, out.router
         if critic:

@@ -33,6 +33,7 @@ SCRIPTS = (
     "charts.js",
     "filters.js",
     "map.js",
+    "tokens.js",
     "player.js",
     "compare.js",
     "main.js",
@@ -50,7 +51,7 @@ def write_report(folders: Sequence[Path], out: Path, where: str = "") -> Path:
         out: the page, an ``.html`` file; an existing one is replaced.
         where: condition on the episodes that are shown.
     """
-    runs = [run for folder in folders for run in _open(folder, where)]
+    runs = [run for folder in folders for run in open_chosen(folder, where)]
     shards = _Shards(out.with_name(f"{out.stem}_files"))
     shelf = EpisodeIndex(shards.put)
     for run in runs:
@@ -64,7 +65,7 @@ def write_report(folders: Sequence[Path], out: Path, where: str = "") -> Path:
     return out
 
 
-def _open(path: Path, where: str) -> list[Run]:
+def open_chosen(path: Path, where: str = "") -> list[Run]:
     """Open a folder or file, with those of its episodes that a condition chooses."""
     if not path.is_file() and not where:
         return open_runs(path)

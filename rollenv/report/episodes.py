@@ -26,6 +26,7 @@ STATUSES = ("solved", "wrong", "truncated", "error", "cancelled", "finished", "o
 #: The columns of the index.
 COLUMNS = (
     "run",
+    "part",
     "iteration",
     "task",
     "member",
@@ -39,11 +40,18 @@ COLUMNS = (
     "at",
 )
 
+#: Maximum tokens of a turn on the page.
+_TOKENS = 40_000
 #: Maximum pictures of a turn on the page, and bytes of each.
 _PICTURES, _BYTES = 16, 1 << 19
 
 #: Letters of the palette: printable ASCII that needs no escapes in JSON and HTML, then Latin and beyond.
 _LETTERS = [chr(i) for i in range(35, 127) if chr(i) not in "\\<>&"] + [chr(i) for i in range(256, 1200)]
+
+#: The byte of each letter in the names of byte-level tokens (GPT-2's alphabet: printable bytes stand for themselves).
+_PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_BYTES_OF = {chr(byte): byte for byte in _PRINTED}
+_BYTES_OF |= {chr(256 + n): byte for n, byte in enumerate(b for b in range(256) if b not in _PRINTED)}
 
 _OLD_KINDS = {"did not return within": "hung", " raised ": "raised", " is gone": "lost", "another answer": "differs"}
 
@@ -75,9 +83,10 @@ class EpisodeIndex:
         self.vocabulary.append(writer.vocabulary)
         latest: dict[tuple[Any, ...], int] = {}
         superseded: set[int] = set()
-        for episode in run.episodes():
+        for part, episode in run.parts():
             row = len(self.columns["run"])
-            key = self._index(number_of_run, episode)
+            self._index(number_of_run, part, episode)
+            key = identity(part, episode)
             if key in latest:
                 superseded.add(latest[key])
             latest[key] = row
@@ -111,14 +120,15 @@ class EpisodeIndex:
             self.shards += 1
             self._shard, self._size = [], 0
 
-    def _index(self, run: int, episode: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Add the row of an episode, and return its identity within the run."""
+    def _index(self, run: int, part: int, episode: Mapping[str, Any]) -> None:
+        """Add the row of an episode."""
         turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
-        status = _status(episode)
+        status = status_of(episode)
         task = self._task(episode["task"])
         rewards = [reward for turn in turns if isinstance(reward := turn.get("reward"), int | float)]
         values = {
             "run": run,
+            "part": part,
             "iteration": number(episode.get("iteration"), -1),
             "task": task,
             "member": number(episode.get("member")),
@@ -131,12 +141,10 @@ class EpisodeIndex:
         }
         for name, value in values.items():
             self.columns[name].append(value)
-        return values["iteration"], task, values["member"]
 
     def _task(self, task: Mapping[str, Any]) -> int:
         """Return the number of a task on the page, equal in all runs."""
-        about = {name: task.get(name) for name in ("env_id", "seed", "kwargs", "options", "wrappers") if task.get(name)}
-        key = json.dumps(about, sort_keys=True)
+        about, key = _about_task(task)
         if key not in self._task_numbers:
             self._task_numbers[key] = len(self.tasks)
             options = task.get("options")
@@ -153,11 +161,34 @@ class EpisodeIndex:
         return self._task_numbers[key]
 
     def _kind(self, episode: Mapping[str, Any]) -> int:
-        error = str(episode.get("error") or "")
-        kind = str(episode.get("failure") or next((k for text, k in _OLD_KINDS.items() if text in error), "unknown"))
+        kind = failure_of(episode)
         if kind not in self.kinds:
-            self.kinds.append(kind[:40])
-        return self.kinds.index(kind[:40])
+            self.kinds.append(kind)
+        return self.kinds.index(kind)
+
+
+def identity(part: int, episode: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells an episode apart in its run: of two that are equal in it, the later one counts.
+
+    Args:
+        part: 0 of an evaluation, 1 of an update.
+    """
+    update = episode.get("update")
+    group = number(update.get("group")) if part and isinstance(update, dict) else 0
+    of = number(episode.get("iteration"), -1), number(episode.get("member")), number(episode.get("seat"))
+    return part, *of, group, _about_task(episode["task"])[1]
+
+
+def _about_task(task: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    about = {name: task.get(name) for name in ("env_id", "seed", "kwargs", "options", "wrappers") if task.get(name)}
+    return about, json.dumps(about, sort_keys=True)
+
+
+def failure_of(episode: Mapping[str, Any]) -> str:
+    """Return the kind of an episode's failure."""
+    error = str(episode.get("error") or "")
+    kind = str(episode.get("failure") or next((k for text, k in _OLD_KINDS.items() if text in error), "unknown"))
+    return kind[:40]
 
 
 class _Writer:
@@ -174,10 +205,17 @@ class _Writer:
         picture = picture_of(str(episode["task"].get("env_id", "")))
         turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
         prompts = self._prompts(turns)
+        update = _mapping(episode.get("update"))
+        numbers = [_mapping(each) for each in _items(update.get("turns"))] or [{}] * len(turns)
+        numbers += [{}] * (len(turns) - len(numbers))
         self._shown = {}
         return _without_empty(
             {
-                "t": [self._turn(turn, prompt, picture) for turn, prompt in zip(turns, prompts, strict=True)],
+                "t": [
+                    self._turn(turn, prompt, picture) | ({"u": _of_update(each)} if each else {})
+                    for turn, prompt, each in zip(turns, prompts, numbers, strict=False)
+                ],
+                "u": {"g": number(update.get("group")), "v": number(update.get("version"))} if update else {},
                 "g": self._pictures(episode.get("final_images")),
                 "G": list(self._shown),
                 "o": _text(episode.get("final_observation")),
@@ -196,8 +234,8 @@ class _Writer:
     def _turn(self, turn: Mapping[str, Any], prompt: list[Any] | None, picture: Picture | None) -> dict[str, Any]:
         ids = [i for i in _items(turn.get("response_ids")) if type(i) is int]
         if self.tokenizer is not None:
-            for token in set(ids[:5000]) - self.vocabulary.keys():
-                if (known := self._decode([token])) is not None:
+            for token in set(ids[:_TOKENS]) - self.vocabulary.keys():
+                if (known := self._token(token)) is not None:
                     self.vocabulary[token] = known[:100]
         whole = self._decode(ids) if ids else None
         text = _text(turn.get("text"))
@@ -211,8 +249,10 @@ class _Writer:
                 "x": text,
                 "w": "" if raw == text else raw,
                 "p": prompt,
-                "i": ids[:5000],
-                "l": [_rounded(value) for value in _items(turn.get("logprobs"))[:5000]],
+                "i": ids[:_TOKENS],
+                "z": len(ids) if len(ids) > _TOKENS else 0,
+                "l": _numbers(turn.get("logprobs")),
+                "K": _numbers(turn.get("versions")),
                 "m": plain(_items(turn.get("messages"))),
                 "r": number(turn.get("reward")),
                 "f": "" if finish == "stop" else plain(finish),
@@ -252,6 +292,16 @@ class _Writer:
                 shown = clip(str(error))
             numbers.append(self._shown.setdefault(shown, len(self._shown)))
         return numbers
+
+    def _token(self, token: int) -> str | None:
+        """Return the text of one token; of one that is part of a character, its bytes in hexadecimal."""
+        text = self._decode([token])
+        name = str(self.tokenizer.id_to_token(token) or "") if text is not None and not is_picture_token(token) else ""
+        if text and "\ufffd" in text and all(letter in _BYTES_OF for letter in name):
+            return "".join(f"<0x{_BYTES_OF[letter]:02X}>" for letter in name)
+        if text and "\ufffd" in text and name:
+            return name
+        return f" {text}" if text is not None and name.startswith("\u2581") and not text.startswith(" ") else text
 
     def _decode(self, ids: list[int]) -> str | None:
         """Return the text of tokens, with a mark for each picture."""
@@ -346,7 +396,8 @@ def picture_of(env_id: str) -> Picture | None:
         return None
 
 
-def _status(episode: Mapping[str, Any]) -> int:
+def status_of(episode: Mapping[str, Any]) -> int:
+    """Return the number of an episode's result in :data:`STATUSES`."""
     status, success = episode.get("status"), episode.get("success", False)
     if status == "failed":
         return STATUSES.index("error")
@@ -360,7 +411,21 @@ def _status(episode: Mapping[str, Any]) -> int:
 
 
 def _rounded(value: Any) -> Any:
-    return round(value, 4) if type(value) is float and -1e9 < value < 1e9 else plain(value)
+    return round(value, 6) if type(value) is float and -1e9 < value < 1e9 else plain(value)
+
+
+def _numbers(value: Any) -> Any:
+    """Return numbers of tokens for the page: a list, or one that all of them share."""
+    return [_rounded(each) for each in value[:_TOKENS]] if isinstance(value, list | tuple) else _rounded(value)
+
+
+def _of_update(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    letters = {"p": "logprobs", "n": "steps", "e": "entropy", "a": "advantages", "c": "cut"}
+    return {letter: _numbers(numbers.get(name)) for letter, name in letters.items()} | {"y": _text(numbers.get("why"))}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _items(value: Any) -> list[Any]:
@@ -372,4 +437,4 @@ def _text(value: Any) -> str:
 
 
 def _without_empty(data: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in data.items() if value not in ("", None, [], 0)}
+    return {key: value for key, value in data.items() if value not in ("", None, [], {}, 0)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -84,13 +84,13 @@ def tiles(run: Run, counts: Sequence[int], reward: float | None = None) -> list[
 
 
 def _of_training(run: Run) -> list[list[str]]:
-    rows = [row for row in run.metrics if _number(row.get("eval/success")) is not None]
+    rows = [row for row in run.metrics if finite(row.get("eval/success")) is not None]
     settings = run.settings
     algorithm = settings.get("algorithm")
     algorithm = str(algorithm.get("name", "")) if isinstance(algorithm, dict) else ""
     parts = {"time/reward", "time/early"}  # of collecting
     stages = {key for row in run.metrics for key in row if key.startswith("time/")} - parts
-    seconds = sum(_number(row.get(key)) or 0.0 for row in run.metrics for key in stages)
+    seconds = sum(finite(row.get(key)) or 0.0 for row in run.metrics for key in stages)
     last = run.metrics[-1].get("iteration", "") if run.metrics else ""
     planned = settings.get("iterations")
     if planned == 10**9:  # without an end
@@ -130,7 +130,7 @@ def _of_evaluation(run: Run, counts: Sequence[int], reward: float | None) -> lis
     judged = sum(counts[:5])  # of the others nobody said what a success is
     low, high = wilson_interval(counts[0], judged) if judged else (0.0, 0.0)
     success: dict[str, Any] = {"eval/success": counts[0] / judged, "eval/low": low, "eval/high": high} if judged else {}
-    if _number(result.get("success")) is not None:
+    if finite(result.get("success")) is not None:
         success = {f"eval/{key}": result.get(key) for key in ("success", "low", "high")}
     n, k = result.get("n") or run.settings.get("n"), result.get("k") or run.settings.get("k") or 1
     tasks = f"{n} × {k}" if k != 1 else str(n)
@@ -146,7 +146,7 @@ def _of_evaluation(run: Run, counts: Sequence[int], reward: float | None) -> lis
         ["Tasks", tasks, "Tasks, and episodes of each."],
         ["Reward", _to(3, result.get("reward", reward)), "The mean over episodes."],
         ["Turns", _to(1, result.get("turns")), "The mean over episodes."],
-        ["Time", duration(_number(result.get("seconds")) or 0.0), "From the first episode to the last."],
+        ["Time", duration(finite(result.get("seconds")) or 0.0), "From the first episode to the last."],
         ["Cost", _to(4, result.get("cost") or None), "As the endpoint's prices say."],
         ["Agent", "" if games else run.agent, "Who played."],
         ["Environment", run.env_id, "What was played."],
@@ -211,17 +211,17 @@ def _category(row: Mapping[str, Any]) -> list[str]:
 
 def _to(digits: int, value: Any) -> str:
     """Format a number for a table; empty if it is missing."""
-    known = _number(value)
+    known = finite(value)
     return "" if known is None else f"{known:.{digits}f}"
 
 
 def _percent(digits: int, share: Any) -> str:
-    known = _number(share)
+    known = finite(share)
     return "" if known is None else f"{100 * known:.{digits}f} %"
 
 
 def _domain_table(run: Run) -> list[dict[str, Any]]:
-    rows = [row for row in run.metrics if _number(row.get("eval/success")) is not None]
+    rows = [row for row in run.metrics if finite(row.get("eval/success")) is not None]
     evaluated, _ = domains({key for row in run.metrics for key in row})
     if not rows or not evaluated:
         return []
@@ -249,7 +249,7 @@ def _interval(values: Any) -> str:
 
 def _share(row: Mapping[str, Any], prefix: str = "eval/") -> str:
     tasks = "tasks_" if f"{prefix}tasks_low" in row else ""
-    success, low, high = (_number(row.get(prefix + key)) for key in ("success", f"{tasks}low", f"{tasks}high"))
+    success, low, high = (finite(row.get(prefix + key)) for key in ("success", f"{tasks}low", f"{tasks}high"))
     if success is None:
         return ""
     text = f"{100 * success:.1f} %"
@@ -266,6 +266,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _number(value: Any) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def finite(value: Any) -> float | None:
+    """Return a number that is finite as a float, else None."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return float(value) if good else None

@@ -68,6 +68,7 @@ NO_DIFFERENCE = {
     "optimizer.offload": "memory; test_optimizers.py",
     "optimizer.on_nonfinite": "for numbers that are not finite",
     "trackers.project": "a name at Weights & Biases",
+    "report.tokens": "stored, not trained on; test_shown.py",
     "trackers.alerts": "for a server; test_tracking.py",
     "env.id": "another environment is another run",
 }

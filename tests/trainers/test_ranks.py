@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import math
 import os
 import shutil
@@ -326,3 +327,24 @@ def test_a_checkpoint_of_two_ranks_has_all_that_training_goes_on_with(tmp_path):
     victim.write_bytes(victim.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"shards/__1_0\.distcp"):
         restore(config, RunDir(tmp_path / "run"), {}, quiet)
+
+
+@pytest.mark.integration
+def test_two_ranks_store_the_tokens_that_one_process_does(tmp_path):
+    how = ["iterations=1", "report.tokens=5"]
+    trained(ALONE, tmp_path / "alone", *how, "placement.ranks=1")
+    Together(2, tmp_path / "meet", trained, tmp_path / "both", *how).end()
+    alone, both = (
+        [json.loads(line) for line in (tmp_path / name / "updates.jsonl").read_text().splitlines()]
+        for name in ("alone", "both")
+    )
+    assert len(alone) == len(both) > 0
+    for a, b in zip(alone, both, strict=True):
+        assert (a["iteration"], a["member"], a["turns"][0]["response_ids"]) == (
+            b["iteration"], b["member"], b["turns"][0]["response_ids"],
+        )  # fmt: skip
+        for x, y in zip(a["update"]["turns"], b["update"]["turns"], strict=True):
+            assert (x["why"], x["steps"]) == (y["why"], y["steps"])
+            for name in ("logprobs", "entropy"):
+                numbers = (x[name], y[name]) if isinstance(x[name], list) else ([x[name]], [y[name]])
+                assert numbers[0] == pytest.approx(numbers[1], abs=1e-4)

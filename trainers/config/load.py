@@ -92,7 +92,7 @@ def load_prompt(settings: Sequence[str]) -> AnyPrompt:
 _ENDLESS = 10**9
 
 #: Sections of updates without an environment.
-_OF_UPDATES = ("algorithm", "loss", "correction", "kl", "optimizer", "rewards", "model", "seed", "iterations")
+_OF_UPDATES = ("algorithm", "loss", "correction", "kl", "optimizer", "rewards", "model", "seed", "iterations", "report")
 
 
 def load_updates(settings: Sequence[str], sampling: Sampling) -> TrainConfig:

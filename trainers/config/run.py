@@ -419,6 +419,14 @@ class TrackersConfig(Section):
         return unless({*self.use} - {"tensorboard"}, "trackers.use=['wandb'], swanlab or mlflow", "trackers.project")
 
 
+class ReportConfig(Section):
+    """What the run's page (`rollenv view`) has besides curves and evaluations."""
+
+    tokens: int = Field(0, ge=0)
+    """Groups of each update whose episodes are stored in ``updates.jsonl``, with the trainer's probability, advantage,
+    entropy and mask of each token: at most 50,000 response tokens an update."""
+
+
 class TrainConfig(Section):
     """A whole run."""
 
@@ -451,6 +459,7 @@ class TrainConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     eval: EvalConfig = EvalConfig()
     trackers: TrackersConfig = TrackersConfig()
+    report: ReportConfig = ReportConfig()
 
     @model_validator(mode="after")
     def _weigh_episodes(self) -> Self:

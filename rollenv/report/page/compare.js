@@ -6,7 +6,7 @@ function comparison() {
   const judged = index.statuses.some((name, n) => name !== "finished" && name !== "open" && columns.status.includes(n));
   if (!several || !judged) return null;
   const byTask = new Map();
-  for (let row = 0; row < total; row++) if (isLast(row)) {
+  for (let row = 0; row < total; row++) if (!columns.part[row] && isLast(row)) {
     const task = columns.task[row];
     if (!byTask.has(task)) byTask.set(task, data.runs.map(() => []));
     byTask.get(task)[columns.run[row]].push(row);

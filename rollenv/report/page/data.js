@@ -24,14 +24,33 @@ const repeated = columns.member.some(member => member > 0);
 const episodeName = row => [
   taskName(columns.task[row]),
   data.runs[columns.run[row]].members[columns.member[row]] ?? (repeated ? `episode ${columns.member[row] + 1}` : ""),
-  columns.iteration[row] >= 0 ? `iteration ${columns.iteration[row]}` : "",
+  columns.iteration[row] >= 0 ? `${columns.part[row] ? "update" : "iteration"} ${columns.iteration[row]}` : "",
 ].filter(Boolean).join(", ");
 
 // Rows of the last iteration of each run: what a training run came to, and all of an evaluation.
-const lastIteration = data.runs.map(() => -1);
+const lastIteration = new Map(), partOf = row => `${columns.run[row]} ${columns.part[row]}`;
 for (let row = 0; row < total; row++)
-  lastIteration[columns.run[row]] = Math.max(lastIteration[columns.run[row]], columns.iteration[row]);
-const isLast = row => columns.iteration[row] === lastIteration[columns.run[row]];
+  lastIteration.set(partOf(row), Math.max(lastIteration.get(partOf(row)) ?? -1, columns.iteration[row]));
+const isLast = row => columns.iteration[row] === lastIteration.get(partOf(row));
+
+// Addresses of episodes: the run where there are several, the iteration, whether of its update, and the number among those.
+const addresses = [], rowsByAddress = new Map(), numbered = new Map();
+for (let row = 0; row < total; row++) {
+  const start = [several ? `run=${columns.run[row] + 1}` : "", columns.iteration[row] >= 0 ? `it=${columns.iteration[row]}` : "", columns.part[row] ? "of=update" : ""];
+  const where = start.filter(Boolean).join("&"), number = (numbered.get(where) ?? 0) + 1;
+  numbered.set(where, number);
+  addresses.push([where, `ep=${number}`].filter(Boolean).join("&"));
+  rowsByAddress.set(addresses[row], row);
+}
+const addressOf = row => `#${addresses[row]}`;
+
+// The row and the place in it that an address names; null if there is none such.
+function placeOf(hash) {
+  const found = new URLSearchParams(hash.slice(1));
+  const key = ["run", "it", "of", "ep"].filter(name => found.has(name)).map(name => `${name}=${found.get(name)}`).join("&");
+  const row = rowsByAddress.get(key), whole = name => /^\d{1,9}$/.test(found.get(name)) ? +found.get(name) : 0;
+  return row === undefined ? null : {row, turn: found.get("turn") === "end" ? "end" : whole("turn"), token: whole("token"), colour: found.get("colour")};
+}
 
 // A shard is parsed when it is first looked at; the few latest stay.
 const shards = new Map(), waiting = new Map(), KEPT = 24;

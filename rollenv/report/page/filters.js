@@ -1,7 +1,7 @@
 // Which episodes are shown: filters, order, and the list, of which only what is in sight is in the page.
 
 const state = {
-  statuses: new Set(), kind: -1, run: -1, iteration: "all", text: "", env: "", low: {reward: "", turns: ""}, high: {reward: "", turns: ""},
+  part: columns.part.includes(0) ? 0 : 1, statuses: new Set(), kind: -1, run: -1, iteration: "all", text: "", env: "", low: {reward: "", turns: ""}, high: {reward: "", turns: ""},
   order: "task", rows: [], current: -1,
 };
 const listeners = [];
@@ -20,6 +20,7 @@ const sortable = x => Number.isFinite(x) ? x : x === "Infinity" ? 1e300 : -1e300
 
 function passesAll(row, withoutStatus = false) {
   const s = state;
+  if (columns.part[row] !== s.part) return false;
   if (!withoutStatus) {
     if (s.statuses.size && !s.statuses.has(columns.status[row])) return false;
     if (s.kind >= 0 && columns.kind[row] !== s.kind) return false;
@@ -73,6 +74,12 @@ function between(label, name) {
   return el("label", {}, label, field(state.low, "from"), field(state.high, "to"));
 }
 
+function partChoice() {
+  const label = choice("Episodes", [[0, "of evaluations"], [1, "of updates"]], state.part, v => { state.part = +v; refilter(); });
+  listeners.push(() => { label.querySelector("select").value = String(state.part); });
+  return label;
+}
+
 function toolbar() {
   const chips = el("div", {class: "chips", role: "group", "aria-label": "Result"});
   const drawChips = () => {
@@ -104,6 +111,7 @@ function toolbar() {
   const orders = Object.entries(ORDERS).filter(([key]) => key !== "latest" || iterations.length > 1).map(([key, [text]]) => [key, text]);
   return el("div", {class: "card"}, chips, el("div", {class: "row", style: {marginTop: "10px"}},
     search,
+    columns.part.includes(0) && columns.part.includes(1) ? partChoice() : null,
     several ? choice("Run", [[-1, "all"], ...data.runs.map((run, n) => [n, run.name])], -1, v => { state.run = +v; refilter(); }) : null,
     envs.length > 1 ? choice("Environment", [["", "all"], ...envs.map(env => [env, env])], "", v => { state.env = v; refilter(); }) : null,
     iterations.length > 1 ? choice("Iteration", [["all", "all"], ["last", "last"], ...iterations.map(i => [i, i])], state.iteration,

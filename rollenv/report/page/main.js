@@ -47,7 +47,7 @@ function episodes() {
     return [section, () => {}];
   }
   section.append(toolbar(), heatMap(), el("div", {class: "explorer", style: {marginTop: "12px"}}, list(), pane),
-                 el("p", {class: "small dim"}, "Keys: ← → step, space plays, ↑ ↓ choose another episode, Home and End go to the first and last turn."));
+                 el("p", {class: "small dim"}, "Keys: ← → step (among tokens: to the next one), space plays, ↑ ↓ choose another episode, Home and End go to the first and last turn, C changes what the tokens' colour shows. The address names what is shown."));
   return [section, pane];
 }
 
@@ -57,11 +57,18 @@ function start() {
     el("h1", {}, visible(data.title)), several ? summaryOfSeveral() : summaryOfOne(data.runs[0]), charts(), comparison(), section, settings()].filter(Boolean));
   document.body.append(tip);
   if (!total) return;
-  const match = location.hash.match(/^#episode-(\d+)-(\d+)$/);
-  if (match && +match[1] < total) state.current = +match[1];
-  else state.iteration = isTraining && !several ? "all" : state.iteration;
-  refilter();
-  if (match) pane.open(state.current).then(() => pane.go(+match[2]));
+  const visit = () => {
+    const place = placeOf(location.hash);
+    if (!place) return false;
+    const hidden = state.part !== columns.part[place.row];
+    Object.assign(state, {part: columns.part[place.row], current: place.row});
+    if (hidden || !state.rows.includes(place.row)) refilter();
+    if (state.current !== place.row) select(place.row);
+    pane.visit(place).then(() => place.token || section.scrollIntoView());
+    return true;
+  };
+  if (!visit()) refilter();
+  addEventListener("hashchange", visit);
 }
 
 start();

@@ -15,43 +15,46 @@ function heatMap() {
 
   const arrange = () => {
     const keys = new Map(), byTask = new Map();
-    const keyOf = row => `${columns.run[row]} ${columns.iteration[row]} ${columns.member[row]}`;
+    // Hardly a task is in two updates: theirs are rows of their own, and the columns are members.
+    const keyOf = row => `${columns.run[row]} ${state.part ? "" : columns.iteration[row]} ${columns.member[row]}`;
+    const lineOf = row => `${columns.task[row]} ${state.part ? `${columns.run[row]} ${columns.iteration[row]}` : ""}`;
+    const named = row => `${state.part ? `update ${columns.iteration[row]}, ` : ""}${taskName(columns.task[row])}`;
     for (let row = 0; row < total; row++) {
-      if (state.run >= 0 && columns.run[row] !== state.run) continue;
+      if (columns.part[row] !== state.part || (state.run >= 0 && columns.run[row] !== state.run)) continue;
       if (!keys.has(keyOf(row))) keys.set(keyOf(row), row);
-      if (!byTask.has(columns.task[row])) byTask.set(columns.task[row], []);
-      byTask.get(columns.task[row]).push(row);
+      if (!byTask.has(lineOf(row))) byTask.set(lineOf(row), []);
+      byTask.get(lineOf(row)).push(row);
     }
     const order = [...keys].sort(([, a], [, b]) => columns.run[a] - columns.run[b]
-      || columns.iteration[a] - columns.iteration[b] || columns.member[a] - columns.member[b]);
+      || (state.part ? 0 : columns.iteration[a] - columns.iteration[b]) || columns.member[a] - columns.member[b]);
     const place = new Map(order.map(([key], n) => [key, n]));
-    const sorted = [...byTask].sort(([a], [b]) => taskRank[a] - taskRank[b]);
+    const sorted = [...byTask.values()].sort(([a], [b]) => (state.part ? columns.iteration[a] - columns.iteration[b] : 0) || taskRank[columns.task[a]] - taskRank[columns.task[b]]);
     wrap = order.length === 1;
     const width = Math.max(200, box.clientWidth || 600);
     if (wrap) {
       size = sorted.length > 3000 ? 10 : sorted.length > 400 ? 13 : 20;
-      left = 14 + 7 * Math.max(0, ...sorted.slice(0, 300).map(([task]) => taskName(task).length));
+      left = 14 + 7 * Math.max(0, ...sorted.slice(0, 300).map(([row]) => named(row).length));
       across = Math.max(1, Math.floor((width - left - 16) / size));
       tasks = [];
       for (let at = 0; at < sorted.length; at += across)
-        tasks.push({label: taskName(sorted[at][0]), cells: sorted.slice(at, at + across).map(([, rows]) => rows[0])});
+        tasks.push({label: named(sorted[at][0]), cells: sorted.slice(at, at + across).map(([row]) => row)});
       heads = [];
     } else {
       size = 16;
       across = order.length;
-      tasks = sorted.map(([task, rows]) => {
+      tasks = sorted.map(rows => {
         const cells = new Array(across);
         for (const row of rows) cells[place.get(keyOf(row))] = row;
-        return {label: taskName(task), cells};
+        return {label: named(rows[0]), cells};
       });
       left = Math.min(width * 0.4, 14 + 7 * Math.max(0, ...tasks.slice(0, 300).map(task => task.label.length)));
-      heads = order.map(([, row]) => columns.iteration[row] >= 0 ? columns.iteration[row] : columns.member[row] + 1);
+      heads = order.map(([, row]) => !state.part && columns.iteration[row] >= 0 ? columns.iteration[row] : columns.member[row] + 1);
     }
     top = heads.length ? 20 : 4;
     blockWidth = left + across * size + GAP;
     blocks = Math.max(1, Math.min(Math.floor((width + GAP) / blockWidth), Math.ceil(tasks.length / 8)));
     lines = Math.ceil(tasks.length / blocks);
-    note.textContent = wrap ? "Each square is a task." : `A row is a task; a column is ${columns.iteration.some(i => i >= 0) ? "an iteration" : "one of its episodes"}${several && state.run < 0 ? ", run after run" : ""}.`;
+    note.textContent = wrap ? "Each square is a task." : `A row is a task; a column is ${!state.part && columns.iteration.some(i => i >= 0) ? "an iteration" : "one of its episodes"}${several && state.run < 0 ? ", run after run" : ""}.`;
   };
 
   const colors = {};

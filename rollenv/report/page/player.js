@@ -5,13 +5,14 @@ const SPEEDS = [0.5, 1, 2, 5];
 
 function player() {
   const pane = el("div", {class: "card player"});
-  const now = {row: -1, episode: null, frame: 0, tab: "reply", timer: 0, speed: 1};
+  const now = {row: -1, episode: null, frame: 0, tab: "reply", timer: 0, speed: 1, token: 0, colour: "engine"};
   const turns = () => now.episode.t || [];
 
   const stop = () => { clearInterval(now.timer); now.timer = 0; };
   const go = frame => {
     if (!now.episode) return;
     now.frame = Math.min(turns().length, Math.max(0, frame));
+    now.token = 0;
     if (now.frame === turns().length) stop();
     draw();
   };
@@ -32,7 +33,7 @@ function player() {
     try {
       const episode = await loadEpisode(row);
       if (now.row !== row) return;
-      Object.assign(now, {episode, frame: 0});
+      Object.assign(now, {episode, frame: 0, token: 0});
       if (now.tab === "calls") now.tab = "reply";
       if (episode.h) now.tab = "calls";
       else if (hasCalls(episode)) Object.assign(now, {tab: "talk", frame: turns().length});
@@ -63,6 +64,7 @@ function player() {
     const facts = [`reward ${short(columns.reward[row])}${now.episode.b ? ` (${now.episode.b} before)` : ""}`, plural(turns().length, "turn")];
     if (columns.tokens[row]) facts.push(`${plural(columns.tokens[row], "token")} written`);
     if (columns.seconds[row]) facts.push(`${short(columns.seconds[row])} s${now.episode.a ? ` (agent ${short(now.episode.a)} s)` : ""}`);
+    if (now.episode.u) facts.push(`group ${now.episode.u.g + 1} of the update of version ${now.episode.u.v}`);
     if (now.episode.n) facts.push(`environment replaced ${now.episode.n}×`);
     return el("div", {class: "row spread"},
       el("div", {}, el("h3", {}, several ? `${data.runs[columns.run[row]].name}: ` : "", visible(episodeName(row))),
@@ -91,15 +93,34 @@ function player() {
     pane.replaceChildren(...parts.filter(Boolean));
     if (now.tab === "talk" && !hasCalls(now.episode)) pane.querySelector("[role=tabpanel]").scrollTop = 1e9;
     if (label) [...pane.querySelectorAll("[aria-label],[data-tab]")].find(n => n.getAttribute("aria-label") === label || n.dataset.tab === label)?.focus();
-    history.replaceState(null, "", `#episode-${now.row}-${now.frame}`);
+    follow();
   }
+
+  // The address names what is looked at.
+  const follow = () => {
+    const turn = now.frame === turns().length ? "end" : now.frame + 1;
+    const token = now.tab === "tokens" && turn !== "end" ? `&token=${now.token + 1}&colour=${now.colour}` : "";
+    history.replaceState(null, "", `${addressOf(now.row)}&turn=${turn}${token}`);
+  };
+
+  // What an address names: its episode is the current one already.
+  const visit = async ({turn, token, colour}) => {
+    await open(state.current);
+    if (!now.episode) return;
+    if (token) Object.assign(now, {tab: "tokens", colour: COLOURS[colour] ? colour : now.colour});
+    if (turn) go(turn === "end" ? turns().length : turn - 1);
+    if (!token) return;
+    now.token = token - 1;
+    draw();
+    pane.querySelector(".tokens [aria-selected=true]")?.scrollIntoView({block: "center"});
+  };
 
   function tabs(turn) {
     const body = el("div", {class: "box", role: "tabpanel"});
     const bar = el("div", {class: "tabs", role: "tablist"}, ...Object.entries(TABS).filter(([key]) => key !== "calls" || now.episode.h).map(([key, name]) =>
       el("button", {type: "button", role: "tab", "data-tab": key, "aria-selected": String(now.tab === key),
                     onclick: () => { now.tab = key; draw(); }}, name)));
-    body.append(...{reply, prompt, tokens, talk, calls}[now.tab](turn, turns(), now, go));
+    body.append(...{reply, prompt, tokens, talk, calls}[now.tab](turn, turns(), now, go, follow));
     return el("div", {}, bar, body);
   }
 
@@ -109,14 +130,14 @@ function player() {
     if (event.key === " " && target.matches?.("button, summary, a, input")) return;
     if (event.key.startsWith("Arrow") && target.matches?.("input[type=range]")) return;
     const act = {ArrowRight: () => go(now.frame + 1), ArrowLeft: () => go(now.frame - 1), ArrowDown: () => step(1), ArrowUp: () => step(-1),
-                 " ": play, Home: () => go(0), End: () => go(turns().length)}[event.key];
+                 " ": play, Home: () => go(0), End: () => go(turns().length),
+                 c: now.tab === "tokens" && now.frame < turns().length ? () => now.cycle?.() : null}[event.key];
     const inside = target === document.body ? seen(pane) : pane.contains(target) || target.closest?.(".list");
     if (act && now.episode && inside) { event.preventDefault(); act(); }
   });
   const seen = node => { const b = node.getBoundingClientRect(); return b.bottom > 80 && b.top < innerHeight - 80; };
   listeners.push(() => { if (state.current !== now.row) open(state.current); else if (now.episode) draw(); });
-  pane.open = open;
-  pane.go = go;
+  pane.visit = visit;
   return pane;
 }
 
@@ -148,29 +169,6 @@ function prompt(turn, turns, now) {
   if (turns.some(t => t.m)) return messages(turns.slice(0, now.frame + 1), false);
   if (turn.p) return nothing(`The prompt had ${plural(turn.p[0], "token")}. Its text is not shown: the model's tokenizer was not found, or the package tokenizers is not installed.`);
   return nothing("No prompt is stored: this agent has none, or it was left out to save space.");
-}
-
-function tokens(turn, turns, now) {
-  if (!turn) return nothing("The episode is over.");
-  const ids = turn.i || [], logprobs = turn.l || [];
-  if (!ids.length) return nothing("This agent's replies have no tokens.");
-  const vocabulary = index.vocabulary[columns.run[now.row]] || {};
-  const name = id => id in vocabulary ? vocabulary[id] : `#${id}`;
-  const titleOf = n => `token ${ids[n]}: ` + (Number.isFinite(logprobs[n]) ? `probability ${Math.exp(logprobs[n]).toPrecision(3)}, log-probability ${logprobs[n].toFixed(3)}`
-                                                 : logprobs[n] === undefined ? "no probability is stored" : `log-probability ${logprobs[n]}`);
-  const line = el("div", {class: "small dim", "aria-live": "polite"}, "Point at a token for its probability.");
-  const box = el("div", {class: "tokens"}, ...ids.map((id, n) => {
-    const p = Number.isFinite(logprobs[n]) ? Math.exp(logprobs[n]) : logprobs[n] === undefined ? null : 0;
-    const span = el("span", {title: titleOf(n)}, visible(name(id)).replace(/\n/g, "⏎\n") || "∅");
-    if (p !== null) span.style.backgroundColor = `hsl(${Math.round(125 * p)} 75% 50% / 0.3)`;
-    span.addEventListener("mouseenter", () => { line.textContent = titleOf(n); });
-    return span;
-  }));
-  const rare = ids.map((_, n) => n).filter(n => Number.isFinite(logprobs[n])).sort((a, b) => logprobs[a] - logprobs[b]).slice(0, 8);
-  const table = el("table", {}, el("thead", {}, el("tr", {}, ...["Least likely", "Probability", "Log-probability"].map(t => el("th", {}, t)))),
-    el("tbody", {}, ...rare.map(n => el("tr", {}, el("td", {}, visible(name(ids[n])).replace(/\n/g, "⏎")), el("td", {}, Math.exp(logprobs[n]).toPrecision(3)), el("td", {}, logprobs[n].toFixed(3))))));
-  const sum = logprobs.filter(Number.isFinite).reduce((a, b) => a + b, 0);
-  return [box, line, el("p", {class: "small dim"}, `${plural(ids.length, "token")}, probability of the whole reply ${Math.exp(sum).toPrecision(3)}`), rare.length ? table : el("span")];
 }
 
 // The calls of a program that played by itself, as a tree: a call that goes on from another stands below it, and the

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from rollenv.agents.gguf import STEPS
 from rollenv.core.errors import UsageError
 
-METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
+METRICS, EPISODES, UPDATES = "metrics.jsonl", "episodes.jsonl", "updates.jsonl"
 #: Files that mark a folder as a run's, and are the source of its page.
-FILES = (METRICS, EPISODES, "eval.json", "result.json", "config.json", "about.json")
+FILES = (METRICS, EPISODES, UPDATES, "eval.json", "result.json", "config.json", "about.json")
 #: The file that lists the runs of ``rollenv train --seeds``.
 SWEEP = "sweep.json"
 #: Maximum depth of the search for runs below a folder.
@@ -69,28 +69,35 @@ class Run:
         """The agent of an evaluation, or the model that was trained."""
         return str(self.settings.get("agent") or _mapping(self.settings.get("model")).get("path") or "")
 
-    def episodes(self) -> Iterator[dict[str, Any]]:
-        """Yield the stored episodes as plain data; unreadable lines are counted and skipped."""
+    def parts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the stored episodes with their part: 0 for :meth:`episodes`, 1 for those of updates."""
+        yield from ((0, episode) for episode in self.episodes())
+        if self.chosen is None:
+            yield from ((1, episode) for episode in self.episodes(UPDATES))
+
+    def episodes(self, file: str = EPISODES) -> Iterator[dict[str, Any]]:
+        """Yield the stored episodes of a file as plain data; unreadable lines are counted and skipped."""
         if self.chosen is not None:
             yield from self.chosen()
             return
-        for row in self._rows(self.path / EPISODES):
+        for _, row in self.numbered(self.path / file):
             if isinstance(row.get("task"), dict) and isinstance(row.get("turns"), list):
                 yield row
             else:
                 self.damaged += 1
 
-    def _rows(self, file: Path) -> Iterator[dict[str, Any]]:
+    def numbered(self, file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the readable rows of a file with the numbers of their lines, from 1; others are counted and skipped."""
         if not file.is_file():
             return
         with file.open("rb") as lines:
-            for line in lines:
+            for number, line in enumerate(lines, 1):
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError):
                     row = None
                 if isinstance(row, dict):
-                    yield row
+                    yield number, row
                 else:
                     self.damaged += 1
 
@@ -106,7 +113,7 @@ def open_run(path: Path) -> Run:
     settings = hide_secrets(_read(path / ("config.json" if training else "eval.json")))
     recipe = str(_read(path / "about.json").get("recipe", ""))
     run = Run(path, "training" if training else "evaluation", settings, _read(path / "result.json"), [], recipe)
-    run.metrics = list(run._rows(path / METRICS))
+    run.metrics = [row for _, row in run.numbered(path / METRICS)]
     return run
 
 

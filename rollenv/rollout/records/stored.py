@@ -120,6 +120,8 @@ def _of_file(path: Path) -> Iterator[StoredEpisode]:
 
 def _episode(data: Any, where: str, files: PictureFiles, run: Run | None = None) -> StoredEpisode:
     iteration = data.pop("iteration", None) if isinstance(data, dict) else None
+    if isinstance(data, dict):
+        data.pop("update", None)  # numbers of its tokens in training
     trajectory = from_plain(Trajectory, data, where, files)
     return StoredEpisode(trajectory, iteration if type(iteration) is int else None, run)
 

@@ -1,0 +1,29 @@
+"""``rollenv explain``"""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from rollenv.cli.common import console
+
+
+def command(
+    run: Path = typer.Argument(metavar="RUN", help="Folder of a run, or file of episodes, such as a gateway's record."),
+    json: bool = typer.Option(False, "--json", help="Print JSON instead of Markdown."),
+) -> None:
+    """Say what happened in a training run or an evaluation, each sentence with a link to what it was read from."""
+    from rollenv.report.explain import explain, markdown
+    from rollenv.report.story import read_story
+    from rollenv.trainers.alarms import alarms
+
+    story = read_story(run, alarms)
+    said = explain(story)
+    if json:
+        facts = {"run": str(run), "kind": story.kind, "sentences": [asdict(each) for each in said]}
+        console.print_json(json_module.dumps(facts))
+    else:
+        console.print(markdown(story, said), soft_wrap=True, markup=False, highlight=False)
