@@ -192,7 +192,8 @@ def chat_messages(
     if not (as_results and role == "tool" and results and isinstance(results, list)):
         return [(role, shown(observation, info), images)]
     texts = [str(text) for text in results]
-    texts[-1] = shown(texts[-1], info)
+    _, wrapper, more = observation.rpartition("</tool_response>")
+    texts[-1] = shown(f"{texts[-1]}{more.rstrip()}" if wrapper else texts[-1], info)  # such as how many turns are left
     ends = list(itertools.accumulate(text.count(MARK) for text in texts))
     ends[-1] = len(images)  # what no text has a mark for is the last one's
     return [(role, text, images[begin:end]) for text, begin, end in zip(texts, [0, *ends], ends, strict=False)]

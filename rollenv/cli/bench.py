@@ -17,13 +17,15 @@ from rollenv.cli.common import (
     AgentOptions,
     console,
     error_console,
+    has_saved_prompt,
     key_values,
+    knows_tools,
     make_agent,
     percent,
     print_table,
     progress_console,
 )
-from rollenv.cli.eval import fixed_by, print_failures
+from rollenv.cli.eval import fixed_by, model_of, print_failures
 from rollenv.cli.options import with_options
 from rollenv.cli.playing import FINGERPRINTS, SETTINGS_FILE, EvalFolder, PlayOptions, playing, totals, writes
 from rollenv.core.errors import UsageError
@@ -45,8 +47,8 @@ def command(
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     calls: str = typer.Option(
         "auto",
-        help="Format of tool calls: native (the endpoint's own), hermes, json or python. "
-        "auto means native for chat agents and the environment's own for others.",
+        help="Format of tool calls: native (the endpoint's or the chat template's own), hermes, json or python. "
+        "auto means native for chat agents and pretrained models that know tools, the environment's own for others.",
     ),
     n: int | None = typer.Option(
         None, "-n", min=1, help="Maximum number of tasks per category. Default: all of a data set, else 100."
@@ -127,11 +129,14 @@ def _form(calls: str, agent: str) -> str:
 
     if calls not in ("auto", *CALL_FORMS):
         raise UsageError(f"--calls is auto, {', '.join(CALL_FORMS)}, not {calls!r}")
-    chat = agent.startswith("chat:")
-    if calls == "native" and not chat:
-        raise UsageError(f"--calls native is for chat agents, whose endpoint knows tools; {agent} needs another form")
+    model = model_of(agent)
+    knows = agent.startswith("chat:") or (bool(model) and not has_saved_prompt(model) and knows_tools(model))
+    if calls == "native" and not knows:
+        raise UsageError(
+            f"--calls native is for endpoints and models with a chat template of their own; {agent} needs another form"
+        )
     if calls == "auto":
-        return "native" if chat else ""
+        return "native" if knows else ""
     return calls
 
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from rollenv.agents import model_files
-from rollenv.agents.gguf import model_at
+from rollenv.agents.gguf import model_at, newest_checkpoint
 from rollenv.cli.options import option
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
@@ -247,7 +247,8 @@ def make_agent(
     Args:
         name: name of the agent, as :data:`AGENT_HELP` explains it.
         options: options from the command line.
-        native: whether a chat agent passes the environment's tools to its endpoint.
+        native: whether the environment's tools are passed to the endpoint, or to the chat template of a model that was
+            saved without a form of prompts.
         answer_tokens: the limit of answers of a model that was saved without one, unless an option says it.
 
     Raises:
@@ -267,7 +268,7 @@ def make_agent(
         return _harness_agent(argument, options)
     if kind == "chat":
         return _chat_agent(name, options, native)
-    return _model_agent(kind, os.path.expanduser(argument), options, answer_tokens)
+    return _model_agent(kind, os.path.expanduser(argument), options, answer_tokens, native)
 
 
 def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:
@@ -328,17 +329,31 @@ def _prices(text: str) -> Prices | None:
         ) from None
 
 
-def _model_agent(kind: str, argument: str, options: AgentOptions, answer_tokens: int) -> Agent:
+def has_saved_prompt(model: str) -> bool:
+    """Return whether a model was saved by rollenv, with the form of its prompts."""
+    from rollenv.agents.prompts.session import AGENT_FILE
+
+    return Path(newest_checkpoint(Path(model).expanduser()), AGENT_FILE).exists()
+
+
+def knows_tools(model: str) -> bool:
+    """Return whether a model's chat template describes functions."""
+    from rollenv.agents.tokenizer import tokenizer_at
+
+    return "tools" in str(tokenizer_at(model).chat_template)
+
+
+def _model_agent(kind: str, argument: str, options: AgentOptions, answer_tokens: int, native: bool) -> Agent:
     named = {"temperature": options.temperature, "max_new_tokens": options.max_tokens}
     override: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
     folder = model_at(argument)
     model_files.loading(folder)  # before anything large is imported
-    from rollenv.agents.prompts.session import AGENT_FILE
-
-    if not Path(folder, AGENT_FILE).exists():
+    formless = not has_saved_prompt(folder)  # then the whole episode is a chat, as such models know it
+    if formless:
         override.setdefault("max_new_tokens", answer_tokens)
+    from rollenv.agents.prompts import ChatPrompt
+
     if kind == "vllm":
-        from rollenv.agents.prompts import ChatPrompt
         from rollenv.agents.prompts.session import saved_format
         from rollenv.agents.vllm import VLLMAgent
 
@@ -346,11 +361,13 @@ def _model_agent(kind: str, argument: str, options: AgentOptions, answer_tokens:
         if isinstance(prompt, ChatPrompt):
             chat = {"system": prompt.system or None, "examples": prompt.examples, **prompt.template_args}
             return VLLMAgent.load(folder, None, sampling, chat=chat)
-        return VLLMAgent.load(folder, prompt, sampling)
+        return VLLMAgent.load(folder, prompt, sampling, chat={"tools": "env"} if formless and native else None)
     from rollenv.agents.engines.cpu_threads import CpuThreads
     from rollenv.agents.local import LocalAgent
 
     agent = LocalAgent.load(folder, **override)
+    if formless and agent.tokenizer.chat_template:
+        agent.prompt = ChatPrompt(tools="template" if native else "text")
     agent.engine.threads = CpuThreads(options.threads or 0)
     if options.precision:
         agent.engine.set_precision(options.precision)

@@ -145,7 +145,9 @@ def command(
     for plan, folder in zip(plans, folders, strict=True):
         env, kwargs = plan.env, plan.kwargs
         if player is None or not model:  # a model is loaded once; other agents count what each evaluation cost
-            player = make_agent(agent, options, answer_tokens=answer_tokens)
+            played = [part.kwargs for part in plan.panel.parts] if plan.panel else [kwargs]
+            native = any(one.get("calls") == "native" for one in played)
+            player = make_agent(agent, options, native=native, answer_tokens=answer_tokens)
         if form:
             _set_prompt(player, form, plan.env_ids[0], kwargs, around)
         with playing(env, plan.n * k, player, options, plan.play, folder) as opened:

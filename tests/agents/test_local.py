@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from chat_templates import SHAPES, tokenizer_for
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollenv
@@ -18,6 +19,8 @@ from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.cli.common import AgentOptions, make_agent
+from rollenv.rollout.evaluate import evaluate
 
 SIZE = TinySize(hidden=32, layers=2, heads=2, intermediate=64)
 TEXT = ["the quick brown fox jumps over the lazy dog\n" * 3, "Pac Xdd Oba\n____\n#__#\n", "up down left right"]
@@ -204,3 +207,18 @@ def test_equal_seeds_build_equal_models_and_leave_the_global_generator_alone():
     other = build_model(SIZE, tokenizer, 2)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not torch.equal(one.model.embed_tokens.weight, other.model.embed_tokens.weight)
+
+
+@pytest.mark.parametrize(("calls", "described"), [("native", 1), ("python", 0)])
+def test_a_pretrained_model_plays_episodes_as_chats_with_the_functions_in_its_template(tmp_path, calls, described):
+    shape = next(shape for shape in SHAPES if shape.name == "qwen2.5")
+    tokenizer = tokenizer_for(shape)
+    build_model(TinySize(hidden=32, layers=1, heads=2, intermediate=64, context=2048), tokenizer, 0).save_pretrained(
+        tmp_path
+    )
+    tokenizer.save_pretrained(tmp_path)
+    agent = make_agent(f"local:{tmp_path}", AgentOptions(max_tokens=2), native=calls == "native")
+    (played,) = evaluate(agent, "tools:Tiny-v0", {"calls": calls, "max_turns": 3}, n=1).trajectories
+    told = tokenizer.decode(played.turns[-1].prompt_ids)
+    assert told.count('"name": "cancel"') == described
+    assert told.count("<|im_start|>assistant") == len(played.turns)

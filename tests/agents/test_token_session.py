@@ -263,11 +263,13 @@ def test_each_result_of_a_tool_is_one_message_in_the_templates_own_wrapper(shape
     tokenizer = tokenizer_for(shape)
     environments_own = "<tool_response>\nfirst\n</tool_response>\n<tool_response>\nsecond\n</tool_response>"
     info = {"use_tool": True, "tool_responses": ["first", "second"], "suffix": "two turns left"}
+    environments_own += "\nno more calls"
     engine = ScriptEngine([tokenizer.encode("hi", add_special_tokens=False)] * 2)
     play(TokenAgent(engine, tokenizer), [("hello", {}), (environments_own, info)])
     begun, after = (tokenizer.decode(asked[0]) for asked in engine.asked)
     said = after[len(begun) :] if after.startswith(begun) else after
-    assert said.index("first") < said.index("second") < said.index("two turns left")
+    places = [said.index(text) for text in ("first", "second", "no more calls", "two turns left")]
+    assert places == sorted(places)
     assert said.count("first") == said.count("second") == 1
     assert "<tool_response>\n<tool_response>" not in said.replace(" ", "")
     assert said.count("<tool_response>") in (0, 2)
