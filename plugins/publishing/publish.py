@@ -26,7 +26,7 @@ def command(
     from rollenv.plugins.publishing import package_index
 
     with tempfile.TemporaryDirectory(prefix="rollenv-publish-") as made:
-        wheel = package if package.suffix == ".whl" else _build(package, Path(made))
+        wheel = package if package.suffix == ".whl" else build_wheel(package, Path(made))
         about, modules = package_index.read_wheel(wheel)
         found = package_index.check_wheel(wheel, sorted(modules), Path(made, "site"), episodes, timeout)
         broken = [
@@ -44,7 +44,7 @@ def command(
     console.print(f"install it with: rollenv install {about.name} --from {to}", markup=False, soft_wrap=True)
 
 
-def _build(folder: Path, into: Path) -> Path:
+def build_wheel(folder: Path, into: Path) -> Path:
     """Build the wheel of a package's folder."""
     if not (folder / "pyproject.toml").is_file():
         raise UsageError(f"{folder} is no package: it has no pyproject.toml; `rollenv new NAME` writes one")
