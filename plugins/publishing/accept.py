@@ -33,7 +33,6 @@ from rollenv.core.errors import Broken, RollenvError, describe
 from rollenv.core.registry import list_envs, spec
 from rollenv.probe.floors import NOTHING, floors_of, shortened, unearned
 from rollenv.probe.repeat import play_again
-from rollenv.probe.verdict import FloorResult
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.evaluate import tasks_of, wilson_interval
 from rollenv.rollout.manager import RolloutManager
@@ -70,6 +69,22 @@ class Refusal:
         return asdict(self) | {"do": RULES[self.rule]["do"]}
 
 
+@dataclass(frozen=True)
+class Earned:
+    """What an agent earned: the share of episodes that it solved, and the mean of their rewards."""
+
+    name: str
+    kind: str
+    """"expert", "random", "unearned", "constant", "many", "moves", "reader" or "cheat"."""
+    episodes: int
+    success: float
+    low: float
+    """The share that chance does not explain: three standard deviations below."""
+    reward: float
+    spread: float
+    """Standard error of the mean reward."""
+
+
 @dataclass
 class Judged:
     """What was found of one environment."""
@@ -78,7 +93,7 @@ class Judged:
     refusals: list[Refusal] = field(default_factory=list)
     checks: dict[str, bool | None] = field(default_factory=dict)
     """The outcome of each check of ``rollenv check``; None where nothing is promised."""
-    players: list[FloorResult] = field(default_factory=list)
+    players: list[Earned] = field(default_factory=list)
     seconds: float = 0.0
     file: str = ""
     """The file of its class."""
@@ -165,7 +180,11 @@ def _begin(folders: Sequence[str], made: str, seconds: float) -> Callable[[str],
     faulthandler.dump_traceback_later(0.6 * seconds, file=trace)
     note = Path(made, "stage")
     Path(made, "work").mkdir(exist_ok=True)
-    return lambda stage: [note.write_text(stage, "utf-8"), None][1]
+
+    def write(stage: str) -> None:
+        note.write_text(stage, "utf-8")
+
+    return write
 
 
 def specs_in_helper(names: Sequence[str], folders: Sequence[str], made: str) -> tuple[list[EnvSpec], list[str]]:
@@ -285,7 +304,7 @@ def compare(
     return judged
 
 
-def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[FloorResult], dict[str, list[Trajectory]]]:
+def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, list[Trajectory]]]:
     """Play every agent, some tasks at a time while there is time; return their results and episodes."""
     tasks = tasks_of(env_spec.id, n=None if env_spec.indexed else episodes)[:episodes]
     with contextlib.closing(env_spec.make()) as env:
@@ -314,9 +333,10 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[FloorResult], dict[s
                     break
             rewards = [t.reward for t in played[name] if t.complete] or [0.0]
             wins = sum(bool(t.success) for t in played[name] if t.complete)
-            success = wins / len(rewards), *wilson_interval(wins, len(rewards), _SURE)
+            low, _ = wilson_interval(wins, len(rewards), _SURE)
             spread = statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
-            results.append(FloorResult(name, kind, len(rewards), success, statistics.fmean(rewards), spread))  # type: ignore[arg-type]
+            mean = statistics.fmean(rewards)
+            results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, mean, spread))
     return results, played
 
 
@@ -327,17 +347,17 @@ def _kind(name: str, kind: str) -> str:
     return "many" if name.startswith(("every format", "many answers")) else "constant" if kind == "blind" else kind
 
 
-def _compared(env_id: str, results: Sequence[FloorResult], played: dict[str, list[Trajectory]]) -> Iterator[Refusal]:
+def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Trajectory]]) -> Iterator[Refusal]:
     """Compare what agents earn: skill must pay, and what is no attempt must not."""
     by_kind = {kind: [each for each in results if each.kind == kind] for kind in {each.kind for each in results}}
     expert, random = (next(iter(by_kind.get(kind, ())), None) for kind in ("expert", "random"))
-    chance = random.success[0] if random else 0.0
-    constant = max((each.success[0] for each in by_kind.get("constant", ())), default=0.0)
+    chance = random.success if random else 0.0
+    constant = max((each.success for each in by_kind.get("constant", ())), default=0.0)
 
-    def refuse(rule: str, floor: FloorResult, text: str) -> Refusal:
+    def refuse(rule: str, floor: Earned, text: str) -> Refusal:
         t = max((t for t in played[floor.name] if t.complete), key=lambda t: (t.success or False, t.reward))
         turn = max(t.turns, key=lambda turn: turn.reward)
-        numbers = f"success {floor.success[0]:.0%}, mean reward {floor.reward:.3g} in {floor.episodes} episodes"
+        numbers = f"success {floor.success:.0%}, mean reward {floor.reward:.3g} in {floor.episodes} episodes"
         evidence = f"“{floor.name}” {text}: {numbers}"
         return Refusal(env_id, rule, evidence, t.task.seed, shortened(turn.text, 80), turn.reward)
 
@@ -354,7 +374,7 @@ def _compared(env_id: str, results: Sequence[FloorResult], played: dict[str, lis
         ):
             yield refuse("expert", random, f"earns as much as the expert or more, whose mean is {expert.reward:.3g}")
     for floor in results:
-        low = floor.success[1]
+        low = floor.low
         margin = floor.reward - max(0.0, random.reward if random else 0.0)
         spread = math.hypot(floor.spread, random.spread if random else 0.0)
         if floor.kind == "unearned" and (low > max(_FEW, chance) or margin > max(_SURE * spread, 1e-9)):
@@ -365,5 +385,5 @@ def _compared(env_id: str, results: Sequence[FloorResult], played: dict[str, lis
             yield refuse("shown", floor, "solves the task")
         elif floor.kind == "cheat" and low > _FEW:
             yield refuse("cheats", floor, "solves the task")
-        elif floor.kind == "constant" and floor.success[0] > max(_ALL, chance) and low > _FEW:
+        elif floor.kind == "constant" and floor.success > max(_ALL, chance) and low > _FEW:
             yield refuse("one answer", floor, "solves every task")
