@@ -354,6 +354,9 @@ def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Tra
     chance = random.success if random else 0.0
     constant = max((each.success for each in by_kind.get("constant", ())), default=0.0)
 
+    most = _FEW * (expert.reward if expert and expert.reward > 0 else 1.0)
+    least = {name: min((t.reward for t in each if t.complete), default=0.0) for name, each in played.items()}
+
     def refuse(rule: str, floor: Earned, text: str) -> Refusal:
         t = max((t for t in played[floor.name] if t.complete), key=lambda t: (t.success or False, t.reward))
         turn = max(t.turns, key=lambda turn: turn.reward)
@@ -377,7 +380,9 @@ def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Tra
         low = floor.low
         margin = floor.reward - max(0.0, random.reward if random else 0.0)
         spread = math.hypot(floor.spread, random.spread if random else 0.0)
-        if floor.kind == "unearned" and (low > max(_FEW, chance) or margin > max(_SURE * spread, 1e-9)):
+        always = least[floor.name] > 0 and not (random and least[random.name] > 0)
+        paid = floor.reward > most and (always or margin > max(_SURE * spread, 1e-9))
+        if floor.kind == "unearned" and (paid or low > max(_FEW, chance)):
             yield refuse("unearned", floor, "is paid, though it is no attempt at the task")
         elif floor.kind == "many" and low > max(_FEW, chance, constant):
             yield refuse("unearned", floor, "solves more than one answer does")
