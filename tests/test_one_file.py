@@ -1,4 +1,4 @@
-"""examples/one_file.py, unmodified, in nine dialects: each plays the expert's episode and earns the same."""
+"""examples/one_file/one_file.py, unmodified, in nine dialects: each plays the expert's episode and earns the same."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 import rollenv
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ROOT / "examples"
+EXAMPLES = ROOT / "examples/one_file"
 ENV, SEED = "one_file:Pile", 3
 pytestmark = [pytest.mark.smoke, pytest.mark.integration]
 

@@ -122,7 +122,8 @@ def judge(names: Sequence[str], folders: Sequence[str], episodes: int, timeout: 
                 problems = [_where(str(error), Path(made))]
         if problems or not found:
             why = problems or ["no entry point of rollenv.envs registers an id of its modules"]
-            yield Judged(whose.rstrip(":"), [Refusal(whose.rstrip(":"), "ids", text) for text in why])
+            rule = "ids" if whose.endswith(":") else "starts"
+            yield Judged(whose.rstrip(":"), [Refusal(whose.rstrip(":"), rule, text) for text in why])
     for env_spec in found:
         began = time.monotonic()
         judged = Judged(env_spec.id)
@@ -133,7 +134,7 @@ def judge(names: Sequence[str], folders: Sequence[str], episodes: int, timeout: 
                     with HelperProcess(seconds) as process:
                         name = f"{__name__}:{function.__name__}"
                         judged = process.call(name, judged, env_spec, folders, made, episodes, seconds)
-                    if any(refusal.rule in ("starts", "returns", "types") for refusal in judged.refusals):
+                    if any(refusal.rule in ("starts", "types") for refusal in judged.refusals):
                         break  # so would all others
             except Broken as error:
                 judged.refusals.append(Refusal(env_spec.id, "returns", _where(str(error), Path(made))))
@@ -178,6 +179,7 @@ def _begin(folders: Sequence[str], made: str, seconds: float) -> Callable[[str],
     trace = open(Path(made, "trace"), "w")  # noqa: SIM115 - until the process ends
     faulthandler.enable(trace)
     faulthandler.dump_traceback_later(0.6 * seconds, file=trace)
+    sys.addaudithook(_refuse_forks)
     note = Path(made, "stage")
     Path(made, "work").mkdir(exist_ok=True)
 
@@ -185,6 +187,11 @@ def _begin(folders: Sequence[str], made: str, seconds: float) -> Callable[[str],
         note.write_text(stage, "utf-8")
 
     return write
+
+
+def _refuse_forks(event: str, args: tuple[Any, ...]) -> None:
+    if event in ("os.fork", "os.forkpty"):  # before the copies of this process become many
+        raise PermissionError("an environment does not fork; use subprocess")
 
 
 def specs_in_helper(names: Sequence[str], folders: Sequence[str], made: str) -> tuple[list[EnvSpec], list[str]]:
@@ -214,12 +221,9 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
     stage = _begin(folders, made, seconds)
     work = os.path.join(made, "work")
     os.chdir(work)
-    before, reached, forks, watched = _surroundings(work), list[str](), list[str](), [True]
+    before, reached, watched = _surroundings(work), list[str](), [True]
 
     def listen(event: str, args: tuple[Any, ...]) -> None:
-        if event in ("os.fork", "os.forkpty"):  # before the copies of this process become many
-            forks.append(Path(made, "stage").read_text("utf-8"))
-            raise PermissionError("an environment does not fork; use subprocess")
         if watched[0] and (address := _address(event, args)):
             reached.append(address)
             raise PermissionError(f"no network while an environment is made: {address}")
@@ -242,12 +246,10 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
         stage("close()")
         env.close()
     except BaseException as error:
-        if not reached and not forks:
+        if not reached:
             why = f"{Path(made, 'stage').read_text('utf-8')} raised {describe(error)}"
             judged.refusals.append(Refusal(env_spec.id, "starts", why, seed=0))
     watched[0] = False
-    if forks:
-        judged.refusals.append(Refusal(env_spec.id, "returns", f"it forks this process, during {forks[0]}", seed=0))
     if reached:
         judged.refusals.append(Refusal(env_spec.id, "network", f"it connects to {', '.join(dict.fromkeys(reached))}"))
     for what, now in _surroundings(work).items():

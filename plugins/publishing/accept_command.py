@@ -15,6 +15,7 @@ import typer
 from rollenv.cli import completion
 from rollenv.cli.common import JSON, console, json_result, print_table, progress
 from rollenv.core.errors import UsageError
+from rollenv.core.registry import is_elsewhere, spec
 
 if TYPE_CHECKING:
     from rollenv.plugins.publishing.accept import Judged, Refusal
@@ -101,6 +102,8 @@ def _target(package: str) -> Iterator[tuple[list[str], list[str], list[Path], Pa
                 raise UsageError(f"{wheel} cannot be unpacked: {error}") from error
             yield [f"{module}:" for module in sorted(modules)], [str(site)], [*site.rglob("*")], wheel
     elif ":" in package:
+        if not is_elsewhere(package):
+            spec(package)  # or a hint
         module, _, name = package.rpartition(":")
         yield [f"{Path(module).expanduser().resolve()}:{name}" if module.endswith(".py") else package], [], [], None
     else:

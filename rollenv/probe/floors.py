@@ -168,7 +168,7 @@ def unearned(observation: str, info: dict[str, Any]) -> list[Floor]:
     if _SHOWN.search(observation):
         found += reader("what the observation calls the answer", lambda o, i: (_SHOWN.findall(o) or [""])[-1])
     for key in [key for key, value in info.items() if isinstance(value, str | int | float) and key not in _USUAL]:
-        found += reader(f"info[{key!r}]", lambda o, i, key=key: str(i.get(key, "")))  # type: ignore[misc]
+        found += reader(f"info[{key!r}]", lambda o, i, key=key: str(i.get(key, ""))[:10_000])  # type: ignore[misc]
     return found
 
 

@@ -43,7 +43,7 @@ REFUSED = {
     "MovesAway": ("surroundings", "the working folder"),
     "Hangs": ("returns", "in _reset"),
     "HangsLater": ("returns", "the check 'hostile'"),
-    "Forks": ("returns", "forks this process"),
+    "Forks": ("starts", "does not fork"),
     "PaysNobody": ("expert", "random actions"),
     "PaysTheWrong": ("expert", "random actions"),
     "OneTask": ("one answer", "commonest right answer"),
@@ -177,6 +177,7 @@ def test_all_ids_of_a_packages_folder_are_judged(names, ids, rules, tmp_path, ro
     ("package", "says"),
     [
         ("nothing-like-it", "no id, installed package"),
+        ("game:Sokobam-v0-easy", "did you mean game:Sokoban-v0-easy"),
         ("numpy", "registers no environments"),
         ("empty", "no package: it has no pyproject.toml"),
         ("file.whl", "is no wheel"),

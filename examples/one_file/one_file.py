@@ -3,7 +3,7 @@
 Unmodified, it is made, judged, trained on and served, and used by OpenEnv, ORS, MCP, GEM, verifiers, SkyRL, NeMo Gym,
 PettingZoo and Gymnasium (docs/bridges/one_file.md)::
 
-    cd examples
+    cd examples/one_file
     rollenv accept one_file:Pile
     rollenv train one_file:Pile
     rollenv serve one_file:Pile
