@@ -30,6 +30,9 @@ class Sum(Env):
     def render(self):
         return f"{self.a} + {self.b}"
 
+    def state_key(self):
+        return self.render()
+
     def sample_random_action(self):
         return f"\\boxed{{{self.action_rng.randrange(19)}}}"
 
