@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rollenv.cli.common import console, error_console, print_table, progress
+from rollenv.cli.common import JSON, console, error_console, json_result, print_table, progress
 from rollenv.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def command(
         help="With swebench: Docker image of each row, such as sweb.eval.x86_64.{instance_id}; any column can be used.",
     ),
     workdir: str = typer.Option("/testbed", help="With swebench: folder of the repository in the image."),
+    json: bool = JSON,
 ) -> None:
     """Make repair tasks as Harbor folders: faults are put into packages and found by the packages' own tests.
 
@@ -48,7 +49,8 @@ def command(
     """
     first, *rest = what
     if first == "swebench":
-        _rows(rest, out, image, workdir)
+        with json_result(json) as result:
+            _rows(rest, out, image, workdir, result)
         return
     if image:
         raise UsageError("--image is for `rollenv forge swebench ROWS`; forged tasks bring their own Dockerfile")
@@ -65,7 +67,10 @@ def command(
             bundled=bundled,
             watch=watch,
         )
-    _print(results, out)
+    with json_result(json) as result:
+        result |= {"folder": str(out), "tasks": sum(len(each.tasks) for each in results)}
+        result["errors"] = {each.package: each.error for each in results if each.error}
+        _print(results, out)
     if any(result.error for result in results):
         raise typer.Exit(1)
 
@@ -100,7 +105,7 @@ def _print_count(tasks: int, out: Path) -> None:
     console.print(f"{tasks} task{'s' * (tasks != 1)} in {out}", markup=False, soft_wrap=True)
 
 
-def _rows(rest: list[str], out: Path, image: str, workdir: str) -> None:
+def _rows(rest: list[str], out: Path, image: str, workdir: str, result: dict[str, Any]) -> None:
     from rollenv.plugins.forge.swebench import import_swebench
 
     if len(rest) != 1 or not image:
@@ -109,5 +114,6 @@ def _rows(rest: list[str], out: Path, image: str, workdir: str) -> None:
     for label, why in done.errors.items():
         error_console.print(f"{label}: {why}", markup=False, soft_wrap=True)
     _print_count(len(done.tasks), out)
+    result |= {"folder": str(out), "tasks": len(done.tasks), "errors": done.errors}
     if done.errors:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import console
+from rollenv.cli.common import JSON, console, json_result
 from rollenv.core.errors import UsageError
 
 
@@ -18,6 +18,7 @@ def command(
     to: Path = typer.Option(..., "--to", metavar="INDEX", help="Folder of the index; a new one is made."),
     episodes: int = typer.Option(10, "--episodes", "-n", min=1, help="Episodes of each check."),
     timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Time limit in seconds for all checks."),
+    json: bool = JSON,
 ) -> None:
     """Check a package's environments and put its wheel into an index, with cards and results.
 
@@ -26,7 +27,7 @@ def command(
     from rollenv.plugins.publishing import package_index
 
     with tempfile.TemporaryDirectory(prefix="rollenv-publish-") as made:
-        wheel = package if package.suffix == ".whl" else _build(package, Path(made))
+        wheel = package if package.suffix == ".whl" else build_wheel(package, Path(made))
         about, modules = package_index.read_wheel(wheel)
         found = package_index.check_wheel(wheel, sorted(modules), Path(made, "site"), episodes, timeout)
         broken = [
@@ -40,16 +41,23 @@ def command(
                 f"{about.name} {about.version} breaks promises, so it is not published. {'; '.join(broken)}"
             )
         package_index.add(to, wheel, about, found)
-    console.print(f"published {about.name} {about.version} with {', '.join(found)}", markup=False, soft_wrap=True)
-    console.print(f"install it with: rollenv install {about.name} --from {to}", markup=False, soft_wrap=True)
+    with json_result(json) as result:
+        result |= {"package": about.name, "version": about.version, "sha256": about.sha256, "index": str(to)}
+        result["ids"] = list(found)
+        console.print(f"published {about.name} {about.version} with {', '.join(found)}", markup=False, soft_wrap=True)
+        console.print(f"install it with: rollenv install {about.name} --from {to}", markup=False, soft_wrap=True)
 
 
-def _build(folder: Path, into: Path) -> Path:
+def build_wheel(folder: Path, into: Path) -> Path:
     """Build the wheel of a package's folder."""
     if not (folder / "pyproject.toml").is_file():
         raise UsageError(f"{folder} is no package: it has no pyproject.toml; `rollenv new NAME` writes one")
     options = ["--quiet", "--no-deps", "--wheel-dir", str(into), str(folder.resolve())]
-    done = subprocess.run([sys.executable, "-P", "-m", "pip", "wheel", *options], capture_output=True, text=True)
+    for more in ([], ["--no-build-isolation"]):  # without an index, what builds it must be installed here
+        command = [sys.executable, "-P", "-m", "pip", "wheel", *more, *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if not done.returncode:
+            break
     wheels = sorted(into.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         raise UsageError(f"{folder} cannot be built: {(done.stderr.strip().splitlines() or ['no wheel'])[-1]}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pickle
 import string
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import typer
 from rich.columns import Columns
 from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values, print_table, progress
+from rollenv.cli.common import JSON, console, json_result, key_values, print_table, progress
 from rollenv.core.checker import CHECKS, Finding, run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
@@ -35,6 +35,7 @@ def command(
         20, "--episodes", "-n", min=1, help="Episodes each for the oracle and random actions."
     ),
     timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Time limit in seconds for the checks of one id."),
+    json: bool = JSON,
 ) -> None:
     """Check what environments promise: one row per id, one column per property.
 
@@ -52,6 +53,15 @@ def command(
         for env_spec, env_id in zip(specs, ids, strict=True):
             findings[env_id] = _findings(process, replace(env_spec, kwargs={**env_spec.kwargs, **given}), episodes)
             show(len(findings), f"the last: {env_id}")
+    with json_result(json) as result:
+        result["environments"] = [
+            {"id": env_id, "ok": all(f.ok is not False for f in found), "findings": [asdict(f) for f in found]}
+            for env_id, found in findings.items()
+        ]
+        _show(findings)
+
+
+def _show(findings: dict[str, list[Finding]]) -> None:
     console.print(Columns([f"[bold]{letter}[/] {name}" for name, letter in _LETTERS.items()], padding=(0, 2)))
     console.print()
     rows = ([env_id, *(Text.from_markup(_MARKS[f.ok]) for f in found)] for env_id, found in findings.items())
@@ -60,7 +70,7 @@ def command(
     for env_id, finding in broken:
         console.print(f"[bold red]✗[/] {env_id}, {finding.name}: ", end="")
         console.print(finding.detail, markup=False)
-    console.print(f"{len(ids)} environments, {len(CHECKS)} properties, {len(broken)} broken  (· is not promised)")
+    console.print(f"{len(findings)} environments, {len(CHECKS)} properties, {len(broken)} broken  (· is not promised)")
     if broken:
         raise typer.Exit(1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import shlex
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -194,6 +196,24 @@ def sent_names(text: str) -> dict[str, str]:
     if wrong := [key for key, equals, _ in pairs if not (key and equals)]:
         raise UsageError(f"--send-as takes pairs such as max_tokens=max_completion_tokens, not {wrong[0]!r}")
     return {key.strip(): name.strip() for key, _, name in pairs}
+
+
+JSON_HELP = "Print the result as one JSON object on standard output, and the rest on standard error."
+JSON = typer.Option(False, "--json", help=JSON_HELP)
+
+
+@contextlib.contextmanager
+def json_result(wanted: bool) -> Iterator[dict[str, Any]]:
+    """Yield what a command fills with its result, and print that as JSON at the end; all other output steps aside."""
+    result: dict[str, Any] = {}
+    console.stderr = wanted
+    try:
+        yield result
+    finally:
+        console.stderr = False
+        if wanted and result:
+            sys.stdout.write(json.dumps(result, indent=2, default=str) + "\n")
+            sys.stdout.flush()
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from rollenv.cli import (
     reward_model,
     serve,
     sft,
+    skills,
     train,
     view,
 )
@@ -118,6 +119,7 @@ _COMMANDS = {
     "regrade": regrade,
     "export": export,
     "new": new,
+    "skills": skills,
 }
 for _name, _module in _COMMANDS.items():
     app.command(_name)(_prepared(_module.command))

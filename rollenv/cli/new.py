@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import console
+from rollenv.cli.common import JSON, console, json_result
 from rollenv.core.errors import UsageError
 
 #: The texts of the files, with {name}, {package} and {title} where those of the new package go.
@@ -18,6 +18,7 @@ _TEXTS = Path(__file__).with_name("new_package")
 def command(
     name: str = typer.Argument(help="Name of the package, such as my-game."),
     folder: Path = typer.Option(Path("."), "--in", help="Folder in which to write the package."),
+    json: bool = JSON,
 ) -> None:
     """Write an installable package with one environment, its tests, a recipe to train on it and its entry point."""
     package = name.replace("-", "_")
@@ -28,8 +29,8 @@ def command(
         raise UsageError(f"{root} exists; choose another name, or another folder with --in")
     title = "".join(part.capitalize() for part in package.split("_"))
     names = {"{name}": name, "{package}": package, "{title}": title}
-    files = ("pyproject.toml", "README.md", "train.toml", f"src/{package}/__init__.py", f"src/{package}/env.py")
-    for path in (*files, "tests/test_env.py"):
+    about = ("pyproject.toml", "README.md", "AGENTS.md", "train.toml")
+    for path in (*about, f"src/{package}/__init__.py", f"src/{package}/env.py", "tests/test_env.py"):
         text = (_TEXTS / f"{Path(path).name}.txt").read_text(encoding="utf-8")
         for mark, value in names.items():
             text = text.replace(mark, value)
@@ -40,4 +41,6 @@ def command(
         except OSError as error:
             raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     done = f"wrote {root}; next: cd {root} && pip install -e . && rollenv check {package}:{title}-v0"
-    console.print(done, markup=False)
+    with json_result(json) as result:
+        result |= {"folder": str(root), "package": package, "id": f"{package}:{title}-v0"}
+        console.print(done, markup=False)

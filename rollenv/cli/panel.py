@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rollenv.cli.common import console, error_console, key_values, print_table, progress
+from rollenv.cli.common import JSON, console, error_console, json_result, key_values, print_table, progress
 from rollenv.core.errors import UsageError
 from rollenv.core.trust import TRUST_HELP
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
@@ -43,6 +43,7 @@ def make(
     source: str = typer.Option("", "--source", help="Whose data it needs, and their licence."),
     out: Path = typer.Option(Path("."), "--out", "-o", help="Folder for NAME.toml and NAME.jsonl."),
     draws: int = _DRAWS,
+    json: bool = JSON,
 ) -> None:
     """Make a panel of the first tasks of a data set, or of ascending seeds.
 
@@ -71,7 +72,9 @@ def make(
         with progress("looked at", len(panel.members)) as show:
             panel = dataclasses.replace(panel, alike_in_training=len(check(panel, draws, show).alike))
     file = panel.save(out)
-    console.print(f"{len(panel.members)} members, hash {panel.hash}: {file}", markup=False, soft_wrap=True)
+    with json_result(json) as result:
+        result |= {**panel.identity, "members": len(panel.members), "file": str(file)}
+        console.print(f"{len(panel.members)} members, hash {panel.hash}: {file}", markup=False, soft_wrap=True)
 
 
 def list_(json: bool = _JSON) -> None:
@@ -198,6 +201,7 @@ def verify(
 def page(
     results: list[Path] = typer.Argument(help="Folders of `rollenv eval PANEL --out`, or their result.json."),
     out: Path = typer.Option(..., "--out", "-o", help="File to write."),
+    json: bool = JSON,
 ) -> None:
     """Write a page of results in Markdown: for each panel, the results beside published numbers."""
     from rollenv.panels.page import read_results, write_page
@@ -207,7 +211,9 @@ def page(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror}; name another file with --out") from error
-    console.print(f"written to {out}", markup=False, soft_wrap=True)
+    with json_result(json) as result:
+        result["page"] = str(out)
+        console.print(f"written to {out}", markup=False, soft_wrap=True)
 
 
 def _end(problems: list[str], json: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli import train
-from rollenv.cli.common import console, error_console, is_setting, print_table
+from rollenv.cli.common import JSON, console, error_console, is_setting, json_result, print_table
 from rollenv.core.errors import UsageError
 
 
@@ -26,26 +26,29 @@ def command(
     beside: Path = typer.Option(
         None, "--beside", metavar="RUN", help="With --best-of: a training on the model's rewards, in the same plot."
     ),
+    json: bool = JSON,
 ) -> None:
     """Train a reward model on pairs, for rewards.domains of `rollenv train`."""
     train.need_packages("a reward model")
     if best_of:
-        _show_best_of(data, best_of, beside)
+        with json_result(json) as result:
+            result["best_of"] = _show_best_of(data, best_of, beside)
         return
     if beside:
         raise UsageError("--beside shows a run beside the best of n: name the episodes with --best-of")
     if not resume and all(map(is_setting, data)):
         raise UsageError("name the data to compare: stored episodes, or rows with chosen and rejected")
-    path = train.start("reward-model", settings_of(data), train.RunOptions(resume=resume))
+    path = train.start("reward-model", settings_of(data), train.RunOptions(resume=resume, json=json))
     assert path
     from rollenv.trainers.run_dir import RunDir, read_rows
 
     accuracy = read_rows(RunDir(path).metrics_file)[-1].get("eval/accuracy", 1.0)
+    out = error_console if json else console
     if accuracy <= 0.5:
-        console.print(
+        out.print(
             f"[bold]no better than chance on held-out tasks ({accuracy:.2f})[/]: raise epochs or lr, or give more pairs"
         )
-    console.print(f'use it with: rewards.domains=[{{kind="learned", path="{path}"}}] rewards.own=0', markup=False)
+    out.print(f'use it with: rewards.domains=[{{kind="learned", path="{path}"}}] rewards.own=0', markup=False)
 
 
 #: Sections of the keys that this command takes without one.
@@ -70,7 +73,7 @@ def settings_of(words: Sequence[str]) -> list[str]:
     return settings
 
 
-def _show_best_of(models: Sequence[str], pool: Path, beside: Path | None) -> None:
+def _show_best_of(models: Sequence[str], pool: Path, beside: Path | None) -> list[dict[str, float]]:
     from rollenv.report.curves import curves_svg
     from rollenv.rollout.records.stored import stored_episodes
     from rollenv.trainers.reward_model import RewardModel
@@ -104,6 +107,7 @@ def _show_best_of(models: Sequence[str], pool: Path, beside: Path | None) -> Non
     plot = out.with_suffix(".svg")
     plot.write_text(curves_svg(curves, "root of KL to the start, nats per episode", "reward"), encoding="utf-8")
     error_console.print(f"{len(tasks)} tasks; written to {out} and {plot}", soft_wrap=True, markup=False)
+    return rows
 
 
 def away_of(path: Path) -> list[dict[str, float]]:

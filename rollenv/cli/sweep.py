@@ -84,8 +84,8 @@ def sweep(
     beside: int,
     need: Callable[[TrainConfig], None],
     resume: bool,
-) -> None:
-    """Run all settings with all seeds, show their progress, and write their page and table.
+) -> Path:
+    """Run all settings with all seeds, show their progress, write their page and table, and return their folder.
 
     Args:
         beside: runs at a time; 0 for one for each core, or one at a time on a GPU.
@@ -122,6 +122,7 @@ def sweep(
     if failed:
         named = "; ".join(f"{run.name}: {_last_line(run.log)} ({run.log})" for run in failed)
         raise RollenvError(f"{len(failed)} of {len(runs)} runs failed. {named}")
+    return folder
 
 
 def _plan(

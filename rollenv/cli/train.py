@@ -9,17 +9,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
+    JSON_HELP,
     advice_on_epochs,
     console,
     describe_data,
     error_console,
     is_setting,
+    json_result,
     key_values,
     percent,
     print_table,
@@ -61,6 +63,7 @@ class RunOptions:
         "--dry-run", default=False, help="Show settings, first prompt and needs, without starting anything."
     )
     seeds: int = option(default=0, min=0, help="Number of seeds: a run for each, in one folder, with their means.")
+    json: bool = option("--json", default=False, help=JSON_HELP)
     vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")  # noqa: RUF009 - a field
 
 
@@ -123,6 +126,18 @@ def start(
         beside: runs at a time, of several; 0 for the default.
         write_recipe: write the settings to this file instead.
     """
+    with json_result(options.json) as result:
+        return _start(recipe, overrides, options, beside, write_recipe, result)
+
+
+def _start(
+    recipe: str,
+    overrides: Sequence[str],
+    options: RunOptions,
+    beside: int,
+    write_recipe: Path | None,
+    result: dict[str, Any],
+) -> Path | None:
     started = time.perf_counter()
     need_packages()
     from rollenv.trainers.config import load_config
@@ -138,7 +153,9 @@ def start(
             raise UsageError("--seeds and --vary start runs: leave out --dry-run and --write-recipe")
         from rollenv.cli.sweep import sweep
 
-        sweep(recipe, overrides, max(options.seeds, 1), options.vary or (), beside, _need_everything, resume)
+        seeds = max(options.seeds, 1)
+        folder = sweep(recipe, overrides, seeds, options.vary or (), beside, _need_everything, resume)
+        result["folder"] = str(folder)
         return None
     run: RunDir | None = None
     if resume and not (write_recipe or dry_run):
@@ -148,6 +165,7 @@ def start(
     describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
         _write_recipe(config, write_recipe)
+        result["recipe"] = str(write_recipe)
         return None
     if dry_run:
         from rollenv.cli import dry_run as dry
@@ -155,11 +173,14 @@ def start(
         if config.run_dir and not resume and Path(config.run_dir).exists():
             raise UsageError(f"{config.run_dir} exists, so the run would not start: choose another run_dir=PATH")
         dry.dry_run(config)
+        result["settings"] = config.model_dump(mode="json")
         return None
     _need_everything(config)
     run = run or RunDir.create(config, recipe)
-    result = _train_to_the_end(config, run, recipe, resume)
-    _conclude(run, result, time.perf_counter() - started)
+    trained = _train_to_the_end(config, run, recipe, resume)
+    _conclude(run, trained, time.perf_counter() - started)
+    result |= {"run": str(run.path), "model": str(trained.checkpoint), "metrics": str(run.metrics_file)}
+    result |= {"before": trained.before, "after": trained.after, "seconds": trained.seconds}
     return run.path
 
 

@@ -128,6 +128,7 @@ def run_checks(
     abilities: Collection[str] | None = None,
     episodes: int = 20,
     twin_process: TwinProcess | None = None,
+    watch: Callable[[str], None] = lambda name: None,
 ) -> list[Finding]:
     """Run every check like :func:`check_env`, but return the findings instead of raising.
 
@@ -135,6 +136,7 @@ def run_checks(
         env: id, spec, environment, or a function that builds one.
         abilities: to check; by default those that the spec declares.
         twin_process: the second process to compare with; by default a new one.
+        watch: called with the name of each check before it runs.
 
     Raises:
         Broken: a second environment cannot be built.
@@ -153,9 +155,9 @@ def run_checks(
     declared = frozenset(abilities or ())
     if twin_process is None:
         with TwinProcess() as twin_process:
-            return run_checks(env, abilities, episodes, twin_process)
+            return run_checks(env, abilities, episodes, twin_process, watch)
     subject = Subject(make, env_spec, declared, episodes, twin_process)
-    return [_run(name, check, subject) for name, check in CHECKS.items()]
+    return [_run(name, check, subject, watch) for name, check in CHECKS.items()]
 
 
 @functools.cache
@@ -168,7 +170,8 @@ def checks_in_helper(env_spec: EnvSpec, episodes: int) -> list[Finding]:
     return run_checks(env_spec, None, episodes, _kept_twin())
 
 
-def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Finding:
+def _run(name: str, check: Callable[[Subject], None], subject: Subject, watch: Callable[[str], None]) -> Finding:
+    watch(name)
     try:
         check(subject)
     except NotApplicable as reason:
@@ -387,6 +390,8 @@ def check_state(subject: Subject) -> None:
                 if digest(other.get_state()) != digest(state):
                     raise Broken(f"get_state() after set_state() differs from what was set ({where})")
                 both = f"an original and its restored copy ({where})"
+                if "state_key" in subject.abilities and env.state_key() != other.state_key():
+                    raise Broken(f"{both} have other state keys; get_state() must hold all that an episode depends on")
                 if can_sample and any(env.sample_random_action() != other.sample_random_action() for _ in range(3)):
                     raise Broken(f"{both} sample other actions; draw from self.action_rng")
                 expect_same(play(env, rest, reset=False), play(other, rest, reset=False), both)

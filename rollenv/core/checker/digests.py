@@ -198,6 +198,7 @@ def _end_with(parent: int) -> None:
 def _serve_calls(answers: int) -> None:
     """The other end of :class:`HelperProcess`: requests on standard input, answers into a descriptor."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    own = os.getpid()
     requests = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # environments get no requests
     while header := requests.read(8):
@@ -207,6 +208,8 @@ def _serve_calls(answers: int) -> None:
             reply = pickle.dumps((True, getattr(importlib.import_module(module), function)(*args)))
         except BaseException as error:
             reply = pickle.dumps((False, repr(error)))
+        if os.getpid() != own:  # an environment forked, and its copy of this process came back too
+            os._exit(0)
         data = memoryview(len(reply).to_bytes(8, "big") + reply)
         while data:
             data = data[os.write(answers, data) :]

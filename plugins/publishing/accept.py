@@ -1,0 +1,396 @@
+"""The verdict on environments before they are shared: promises, cheats, surroundings, network and size.
+
+It is the checker (:mod:`rollenv.core.checker`) and the probe's agents without skill (:mod:`rollenv.probe.floors`),
+compared with the expert and with random play. Each environment is judged in a process of its own, which its hangs,
+exits and output do not leave. That is no sandbox: judge what you would run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import inspect
+import math
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import rollenv
+from rollenv.agents.base import Agent, OracleAgent, RandomAgent
+from rollenv.core.checker import run_checks
+from rollenv.core.checker.digests import HelperProcess
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import Broken, RollenvError, describe
+from rollenv.core.registry import list_envs, spec
+from rollenv.probe.floors import NOTHING, floors_of, shortened, unearned
+from rollenv.probe.repeat import play_again
+from rollenv.rollout.episode import Limits
+from rollenv.rollout.evaluate import tasks_of, wilson_interval
+from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Trajectory
+
+#: What each rule demands (``promise``) and what mends it (``do``).
+RULES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("rules.toml").read_text("utf-8"))
+
+#: Most bytes of a wheel.
+_LARGEST = 20_000_000
+#: Seconds for making, resetting and stepping once, of all players' episodes, and of the second process.
+_CONTACT, _PLAY, _AGAIN = 60.0, 120.0, 60.0
+#: Episodes of an agent that are played together, and their most turns.
+_TOGETHER, _TURNS = 8, 200
+#: Standard deviations beyond which a difference is no chance; shares of success that need no reason, or are all.
+_SURE, _FEW, _ALL = 3.0, 0.05, 0.9
+
+_LOCAL = ("", "localhost", "::1", "0.0.0.0", "::")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rule that an environment breaks, with what shows it."""
+
+    id: str
+    rule: str
+    evidence: str
+    seed: int | None = None
+    action: str | None = None
+    reward: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with what to do."""
+        return asdict(self) | {"do": RULES[self.rule]["do"]}
+
+
+@dataclass(frozen=True)
+class Earned:
+    """What an agent earned: the share of episodes that it solved, and the mean of their rewards."""
+
+    name: str
+    kind: str
+    """"expert", "random", "unearned", "constant", "many", "moves", "reader" or "cheat"."""
+    episodes: int
+    success: float
+    low: float
+    """The share that chance does not explain: three standard deviations below."""
+    reward: float
+    spread: float
+    """Standard error of the mean reward."""
+
+
+@dataclass
+class Judged:
+    """What was found of one environment."""
+
+    id: str
+    refusals: list[Refusal] = field(default_factory=list)
+    checks: dict[str, bool | None] = field(default_factory=dict)
+    """The outcome of each check of ``rollenv check``; None where nothing is promised."""
+    players: list[Earned] = field(default_factory=list)
+    seconds: float = 0.0
+    file: str = ""
+    """The file of its class."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self) | {"accepted": not self.refusals, "refusals": [one.to_dict() for one in self.refusals]}
+
+
+def judge(names: Sequence[str], folders: Sequence[str], episodes: int, timeout: float) -> Iterator[Judged]:
+    """Judge environments, one after the other.
+
+    Args:
+        names: ids, or one package's top-level modules, each ended by a colon, whose ids are all judged.
+        folders: folders to import from first.
+        episodes: of each check and each agent.
+        timeout: seconds for one environment.
+    """
+    with tempfile.TemporaryDirectory(prefix="rollenv-accept-") as made:
+        found: list[EnvSpec] = []
+        with HelperProcess(min(_CONTACT, timeout)) as process:
+            whose = " ".join(names)
+            try:
+                found, problems = process.call(f"{__name__}:specs_in_helper", names, folders, made)
+            except Broken as error:
+                problems = [_where(str(error), Path(made))]
+        if problems or not found:
+            why = problems or ["no entry point of rollenv.envs registers an id of its modules"]
+            rule = "ids" if whose.endswith(":") else "starts"
+            yield Judged(whose.rstrip(":"), [Refusal(whose.rstrip(":"), rule, text) for text in why])
+    for env_spec in found:
+        began = time.monotonic()
+        judged = Judged(env_spec.id)
+        with tempfile.TemporaryDirectory(prefix="rollenv-accept-") as made:
+            try:
+                for function in (contact, check, compare):
+                    seconds = min(_CONTACT, timeout) if function is contact else timeout
+                    with HelperProcess(seconds) as process:
+                        name = f"{__name__}:{function.__name__}"
+                        judged = process.call(name, judged, env_spec, folders, made, episodes, seconds)
+                    if any(refusal.rule in ("starts", "types") for refusal in judged.refusals):
+                        break  # so would all others
+            except Broken as error:
+                judged.refusals.append(Refusal(env_spec.id, "returns", _where(str(error), Path(made))))
+        judged.seconds = time.monotonic() - began
+        yield judged
+
+
+def size_of(files: Iterable[Path], wheel: Path | None) -> dict[str, int | None]:
+    """Return the lines of Python files that are not blank, and the bytes of a wheel."""
+    texts = (file.read_text("utf-8", "replace") for file in files if file.suffix == ".py" and file.is_file())
+    lines = sum(bool(line.strip()) for text in texts for line in text.splitlines())
+    return {"lines": lines, "wheel_bytes": wheel.stat().st_size if wheel else None}
+
+
+def too_large(name: str, size: dict[str, int | None]) -> list[Refusal]:
+    """Refuse a wheel that is too large."""
+    found = size["wheel_bytes"] or 0
+    text = f"its wheel has {found / 1e6:.1f} MB, more than {_LARGEST / 1e6:.0f}"
+    return [Refusal(name, "size", text)] if found > _LARGEST else []
+
+
+def _where(error: str, made: Path) -> str:
+    """Say in which call a helper process hung or ended, and at which line."""
+    what, trace = error.replace("another process that built the environment", "the process"), ""
+    with contextlib.suppress(OSError):
+        what += f", during {(made / 'stage').read_text('utf-8')}"
+        lines = re.findall(r'File "(.+)", line (\d+) in (\S+)', (made / "trace").read_text("utf-8", "replace"))
+        library = os.path.dirname(os.__file__), os.path.dirname(rollenv.__file__), str(Path(__file__).parents[1]), "<"
+        own = [each for each in lines if not each[0].startswith(library)]
+        trace = "".join(f": {Path(file).name}, line {line}, in {name}" for file, line, name in own[:1])
+    return what + trace
+
+
+# -- in the helper process ---------------------------------------------------------------------------------------------
+
+
+def _begin(folders: Sequence[str], made: str, seconds: float) -> Callable[[str], None]:
+    """Silence the process, note where it is if it hangs, and return a function that notes what is done."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    sys.path[:0] = folders
+    sys.path.append(os.getcwd())
+    trace = open(Path(made, "trace"), "w")  # noqa: SIM115 - until the process ends
+    faulthandler.enable(trace)
+    faulthandler.dump_traceback_later(0.6 * seconds, file=trace)
+    sys.addaudithook(_refuse_forks)
+    note = Path(made, "stage")
+    Path(made, "work").mkdir(exist_ok=True)
+
+    def write(stage: str) -> None:
+        note.write_text(stage, "utf-8")
+
+    return write
+
+
+def _refuse_forks(event: str, args: tuple[Any, ...]) -> None:
+    if event in ("os.fork", "os.forkpty"):  # before the copies of this process become many
+        raise PermissionError("an environment does not fork; use subprocess")
+
+
+def specs_in_helper(names: Sequence[str], folders: Sequence[str], made: str) -> tuple[list[EnvSpec], list[str]]:
+    """Return the specs of ids, or of modules, and what kept others from being registered."""
+    stage = _begin(folders, made, _CONTACT)
+    found, problems = [], list[str]()
+    modules = {name[:-1] for name in names if name.endswith(":")}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        stage("the import")
+        try:
+            found = [spec(name) for name in names if not name.endswith(":")]
+            found += [each for each in (list_envs() if modules else ()) if _module(each) in modules]
+        except BaseException as error:
+            problems.append(describe(error))
+    problems += [text for each in caught if any(f"'{name}" in (text := str(each.message)) for name in modules)]
+    return found, problems
+
+
+def _module(env_spec: EnvSpec) -> str:
+    point = env_spec.entry_point
+    return (point if isinstance(point, str) else point.__module__).split(":")[0].split(".")[0]
+
+
+def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str, _: int, seconds: float) -> Judged:
+    """Make, reset, step and close it once: without network, and nothing around it may change."""
+    stage = _begin(folders, made, seconds)
+    work = os.path.join(made, "work")
+    os.chdir(work)
+    before, reached, watched = _surroundings(work), list[str](), [True]
+
+    def listen(event: str, args: tuple[Any, ...]) -> None:
+        if watched[0] and (address := _address(event, args)):
+            reached.append(address)
+            raise PermissionError(f"no network while an environment is made: {address}")
+
+    sys.addaudithook(listen)
+    try:
+        stage("the call of make")
+        if missing := ", ".join(map(str, env_spec.missing)):
+            judged.refusals.append(Refusal(env_spec.id, "starts", f"it needs {missing}"))
+            return judged
+        env = env_spec.make()
+        judged.file = inspect.getsourcefile(type(env.unwrapped)) or ""
+        stage("reset(0)")
+        watched[0] = not env_spec.nondeterministic
+        env.reset(0)
+        watched[0] = False
+        stage("step('')")
+        with contextlib.suppress(Exception):  # the checks tell it
+            env.step("")
+        stage("close()")
+        env.close()
+    except BaseException as error:
+        if not reached:
+            why = f"{Path(made, 'stage').read_text('utf-8')} raised {describe(error)}"
+            judged.refusals.append(Refusal(env_spec.id, "starts", why, seed=0))
+    watched[0] = False
+    if reached:
+        judged.refusals.append(Refusal(env_spec.id, "network", f"it connects to {', '.join(dict.fromkeys(reached))}"))
+    for what, now in _surroundings(work).items():
+        if now != before[what]:
+            text = f"{what}: {before[what]!r:.200}, then {now!r:.200}"
+            judged.refusals.append(Refusal(env_spec.id, "surroundings", text, seed=0))
+    return judged
+
+
+def _address(event: str, args: tuple[Any, ...]) -> str:
+    """Return the place that an audited call reaches for outside of this machine; empty if there is none."""
+    at: Any = ""
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg") and isinstance(args[1], tuple):
+        at = args[1][0]
+    elif event in ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"):
+        at = args[0]
+    at = at.decode("ascii", "replace") if isinstance(at, bytes) else str(at or "")
+    return "" if at in _LOCAL or at.startswith("127.") else at
+
+
+def _surroundings(work: str) -> dict[str, Any]:
+    mask = os.umask(0o22)
+    os.umask(mask)
+    return {"the working folder": os.getcwd(), "the umask": oct(mask), "files in it": sorted(os.listdir(work))[:5]}
+
+
+def check(
+    judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str, episodes: int, seconds: float
+) -> Judged:
+    """Run the checks of ``rollenv check``."""
+    stage = _begin(folders, made, seconds)
+    os.chdir(os.path.join(made, "work"))
+    for finding in run_checks(env_spec, None, episodes, watch=lambda name: stage(f"the check {name!r}")):
+        judged.checks[finding.name] = finding.ok
+        if finding.ok is False:
+            judged.refusals.append(Refusal(env_spec.id, finding.name, finding.detail))
+    return judged
+
+
+def compare(
+    judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str, episodes: int, seconds: float
+) -> Judged:
+    """Play the expert, random actions and agents without skill, and some of their episodes again."""
+    stage = _begin(folders, made, seconds)
+    os.chdir(os.path.join(made, "work"))
+    if judged.checks["players"] is None:  # what a seat earns depends on the others
+        stage("the episodes of agents")
+        judged.players, played = _played(env_spec, episodes)
+        judged.refusals += _compared(env_spec.id, judged.players, played)
+        stage("the second process")
+        again = play_again(env_spec, [t for each in played.values() for t in each], _AGAIN)
+        if again.differences and not env_spec.nondeterministic and judged.checks["processes"]:
+            judged.refusals.append(Refusal(env_spec.id, "clock", again.differences[0]))
+    return judged
+
+
+def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, list[Trajectory]]]:
+    """Play every agent, some tasks at a time while there is time; return their results and episodes."""
+    tasks = tasks_of(env_spec.id, n=None if env_spec.indexed else episodes)[:episodes]
+    with contextlib.closing(env_spec.make()) as env:
+        observation, info = env.reset(tasks[0].seed, options=tasks[0].options or None)
+    agents: list[tuple[str, str, Agent]] = []
+    if "oracle" in env_spec.abilities:
+        agents.append(("the expert", "expert", OracleAgent()))
+    if "random_action" in env_spec.abilities:
+        agents.append(("random actions", "random", RandomAgent()))
+    agents += [(floor.name, floor.kind, floor.agent) for floor in unearned(observation, info)]
+    floors = [floor for floor in floors_of(env_spec, tasks[0], ()) if floor.name != NOTHING or "submit" in info]
+    agents += [(floor.name, _kind(floor.name, floor.kind), floor.agent) for floor in floors]
+    results, played = [], dict[str, list[Trajectory]]()
+    limits = Limits(turns=_TURNS, max_replays=0, max_backoff=0.01)
+    with RolloutManager(agents[0][2], limits=limits, max_concurrent=_TOGETHER, unhealthy_after=10**6) as manager:
+        for name, kind, agent in agents:
+            if name in played:
+                continue
+            until, played[name] = time.monotonic() + _PLAY / len(agents), []
+            for first in range(0, len(tasks), _TOGETHER):
+                some = [Trajectory(task, group=i) for i, task in enumerate(tasks[first : first + _TOGETHER])]
+                with contextlib.suppress(RollenvError):  # failed episodes say why
+                    manager.with_agent(agent).play(some)
+                played[name] += some
+                if time.monotonic() > until:
+                    break
+            rewards = [t.reward for t in played[name] if t.complete] or [0.0]
+            wins = sum(bool(t.success) for t in played[name] if t.complete)
+            low, _ = wilson_interval(wins, len(rewards), _SURE)
+            spread = statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
+            mean = statistics.fmean(rewards)
+            results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, mean, spread))
+    return results, played
+
+
+def _kind(name: str, kind: str) -> str:
+    """Return the kind of a floor, with those that answer in many ways at once apart from plain constants."""
+    if name == NOTHING:
+        return "unearned"
+    return "many" if name.startswith(("every format", "many answers")) else "constant" if kind == "blind" else kind
+
+
+def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Trajectory]]) -> Iterator[Refusal]:
+    """Compare what agents earn: skill must pay, and what is no attempt must not."""
+    by_kind = {kind: [each for each in results if each.kind == kind] for kind in {each.kind for each in results}}
+    expert, random = (next(iter(by_kind.get(kind, ())), None) for kind in ("expert", "random"))
+    chance = random.success if random else 0.0
+    constant = max((each.success for each in by_kind.get("constant", ())), default=0.0)
+
+    most = _FEW * (expert.reward if expert and expert.reward > 0 else 1.0)
+    least = {name: min((t.reward for t in each if t.complete), default=0.0) for name, each in played.items()}
+
+    def refuse(rule: str, floor: Earned, text: str) -> Refusal:
+        t = max((t for t in played[floor.name] if t.complete), key=lambda t: (t.success or False, t.reward))
+        turn = max(t.turns, key=lambda turn: turn.reward)
+        numbers = f"success {floor.success:.0%}, mean reward {floor.reward:.3g} in {floor.episodes} episodes"
+        evidence = f"“{floor.name}” {text}: {numbers}"
+        return Refusal(env_id, rule, evidence, t.task.seed, shortened(turn.text, 80), turn.reward)
+
+    failed = [t for each in played.values() for t in each if t.status == "failed"]
+    if failed:
+        text = f"{len(failed)} of {sum(map(len, played.values()))} episodes failed, the first by: {failed[0].error}"
+        action = shortened(failed[0].turns[-1].text, 80) if failed[0].turns else None
+        yield Refusal(env_id, "episodes", text, failed[0].task.seed, action)
+    if expert and random:
+        gap = expert.reward - random.reward
+        same = {t.reward for each in (expert, random) for t in played[each.name] if t.complete}
+        if gap < -_SURE * math.hypot(expert.spread, random.spread) - 1e-9 or (
+            len(same) == 1 and not any(len(t.turns) >= _TURNS for t in played[expert.name])
+        ):
+            yield refuse("expert", random, f"earns as much as the expert or more, whose mean is {expert.reward:.3g}")
+    for floor in results:
+        low = floor.low
+        margin = floor.reward - max(0.0, random.reward if random else 0.0)
+        spread = math.hypot(floor.spread, random.spread if random else 0.0)
+        always = least[floor.name] > 0 and not (random and least[random.name] > 0)
+        paid = floor.reward > most and (always or margin > max(_SURE * spread, 1e-9))
+        if floor.kind == "unearned" and (paid or low > max(_FEW, chance)):
+            yield refuse("unearned", floor, "is paid, though it is no attempt at the task")
+        elif floor.kind == "many" and low > max(_FEW, chance, constant):
+            yield refuse("unearned", floor, "solves more than one answer does")
+        elif floor.kind == "reader" and low > max(_FEW, chance, constant):
+            yield refuse("shown", floor, "solves the task")
+        elif floor.kind == "cheat" and low > _FEW:
+            yield refuse("cheats", floor, "solves the task")
+        elif floor.kind == "constant" and floor.success > max(_ALL, chance) and low > _FEW:
+            yield refuse("one answer", floor, "solves every task")

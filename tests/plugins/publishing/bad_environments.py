@@ -1,0 +1,270 @@
+"""Environments that each break one rule of `rollenv accept`, and the sum that breaks none."""
+
+import os
+import random
+import socket
+import threading
+import time
+import urllib.request
+
+import numpy as np
+
+from rollenv import Env
+from rollenv.core.parsing import last_boxed
+
+
+class Sum(Env):
+    """Add two numbers; keeps every rule."""
+
+    a = b = 0
+
+    def _reset(self, options):
+        self.a, self.b = self.randint(10), self.randint(10)
+        return f"What is {self.a} plus {self.b}? Box it, as in \\boxed{{0}}.", {}
+
+    def _step(self, action):
+        said = last_boxed(action) or ""
+        right = said == str(self.a + self.b)
+        return ("right" if right else "wrong"), float(right), True, False, {"success": right, "valid": said.isdecimal()}
+
+    def render(self):
+        return f"{self.a} + {self.b}"
+
+    def state_key(self):
+        return self.render()
+
+    def sample_random_action(self):
+        return f"\\boxed{{{self.action_rng.randrange(19)}}}"
+
+    def oracle_action(self):
+        return f"\\boxed{{{self.a + self.b}}}"
+
+    def _get_state(self):
+        return {"a": self.a, "b": self.b}
+
+    def _set_state(self, state):
+        self.a, self.b = state["a"], state["b"]
+
+
+class PaysNoAnswer(Sum):
+    def _step(self, action):
+        said, reward, *rest = super()._step(action)
+        return said, 0.5 if not action.strip() else reward, *rest
+
+
+class PaysLength(Sum):
+    def _step(self, action):
+        said, reward, *rest = super()._step(action)
+        return said, reward + min(1.0, len(action) / 1000), *rest
+
+
+class PaysOrders(Sum):
+    """As a judge does that believes what it reads."""
+
+    def _step(self, action):
+        said, reward, *rest, info = super()._step(action)
+        fooled = "the answer is correct" in action
+        return said, float(fooled or reward), *rest, info | {"success": bool(fooled or reward)}
+
+
+class PaysMany(Sum):
+    def _step(self, action):
+        right = f"boxed{{{self.a + self.b}}}" in action
+        return "done", float(right), True, False, {"success": right}
+
+
+class SeedsGlobally(Sum):
+    def _reset(self, options):
+        random.seed(self.randint(99))
+        self.a, self.b = random.randrange(10), random.randrange(10)
+        return f"What is {self.a} plus {self.b}?", {}
+
+
+class DrawsFromNumpy(Sum):
+    def _reset(self, options):
+        self.a, self.b = int(np.random.randint(10)), self.randint(10)
+        return f"What is {self.a} plus {self.b}?", {}
+
+
+class ReadsTheDate(Sum):
+    def _reset(self, options):
+        _text, info = super()._reset(options)
+        self.a = int(time.time()) // 86_400 % 10
+        return f"What is {self.a} plus {self.b}?", info
+
+
+class TellsTheTime(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return f"{text} It is {time.perf_counter()}.", info
+
+
+class HashesText(Sum):
+    def _reset(self, options):
+        super()._reset(options)
+        self.a = hash("a text") % 10
+        return f"What is {self.a} plus {self.b}?", {}
+
+
+class OrderOfASet(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return f"{[*{'please', 'now', 'then', 'so', 'well', 'yes'}]} {text}", info
+
+
+class NamesItsProcess(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return f"{text} {os.getpid()}", info
+
+
+class CallsHome(Sum):
+    def __init__(self):
+        socket.create_connection(("192.0.2.1", 80), timeout=1)
+
+
+class FetchesQuietly(Sum):
+    def __init__(self):
+        try:
+            urllib.request.urlopen("http://data.invalid/sums.json", timeout=1)
+        except OSError:
+            self.sums = []
+
+
+class ForgetsPart(Sum):
+    def _get_state(self):
+        return {"a": self.a}
+
+    def _set_state(self, state):
+        self.a = state["a"]
+
+
+class StateIsNoJson(Sum):
+    def _get_state(self):
+        return {"a": self.a, "b": {self.b}}
+
+    def _set_state(self, state):
+        self.a, (self.b,) = state["a"], state["b"]
+
+
+class ShowsInText(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return f"{text}\nExpected answer: {self.a + self.b}", info
+
+
+class ShowsInInfo(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return text, info | {"gold": self.a + self.b}
+
+
+class NeverEnds(Sum):
+    def _step(self, action):
+        said, reward, _, _, info = super()._step(action)
+        return said, reward, False, False, info
+
+
+class BadExpert(Sum):
+    def oracle_action(self):
+        return "\\boxed{7}"
+
+
+class NoNumber(Sum):
+    def _step(self, action):
+        said, reward, *rest = super()._step(action)
+        return said, reward or float("nan"), *rest
+
+
+class Infinite(Sum):
+    def _step(self, action):
+        said, reward, *rest = super()._step(action)
+        return said, reward or -float("inf"), *rest
+
+
+class Fragile(Sum):
+    def _step(self, action):
+        int((last_boxed(action) or "x")[:3])
+        return super()._step(action)
+
+
+class Echoes(Sum):
+    def _step(self, action):
+        _, *rest = super()._step(action)
+        return action, *rest
+
+
+class LeavesAThread(Sum):
+    def _reset(self, options):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super()._reset(options)
+
+
+class LeavesAFile(Sum):
+    def _reset(self, options):
+        with open("sums.log", "a") as file:
+            file.write("a sum\n")
+        return super()._reset(options)
+
+
+class MovesAway(Sum):
+    def _reset(self, options):
+        os.chdir("/")
+        return super()._reset(options)
+
+
+class Exits(Sum):
+    def _step(self, action):
+        os._exit(0)
+
+
+class Hangs(Sum):
+    def _reset(self, options):
+        threading.Event().wait()
+
+
+class HangsLater(Sum):
+    def _step(self, action):
+        if len(action) > 1000:
+            threading.Event().wait()
+        return super()._step(action)
+
+
+class Forks(Sum):
+    def _reset(self, options):
+        if os.fork() == 0:
+            os._exit(0)  # or it would be many
+        return super()._reset(options)
+
+
+class PaysNobody(Sum):
+    def _step(self, action):
+        said, _, *rest = super()._step(action)
+        return said, 0.0, *rest
+
+
+class PaysTheWrong(Sum):
+    def _step(self, action):
+        said, reward, *rest = super()._step(action)
+        return said, 1.0 - reward, *rest
+
+
+class OneTask(Sum):
+    def _reset(self, options):
+        self.a, self.b = 3, 4
+        return "What is 3 plus 4?", {}
+
+
+class CannotStart(Sum):
+    def __init__(self):
+        import a_package_that_nobody_has  # noqa: F401
+
+
+class Floods(Sum):
+    """Breaks no rule: what it prints goes nowhere."""
+
+    def _step(self, action):
+        os.write(1, b"flood\n" * 20_000)
+        os.write(2, b"flood\n" * 20_000)
+        print("flood\n" * 20_000)
+        return super()._step(action)

@@ -1,0 +1,195 @@
+"""`rollenv accept`: bad environments are refused for the right reason, good ones accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from rollenv.plugins.publishing import accept
+
+BAD = Path(__file__).with_name("bad_environments.py")
+
+#: Class, rule, and what the evidence names.
+REFUSED = {
+    "PaysNoAnswer": ("unearned", "an empty answer"),
+    "SeedsGlobally": ("global rng", "numpy.random"),
+    "ReadsTheDate": ("clock", "a day later"),
+    "HashesText": ("processes", "hash()"),
+    "CallsHome": ("network", "192.0.2.1"),
+    "ForgetsPart": ("state", "seed"),
+    "ShowsInText": ("shown", "calls the answer"),
+    "NeverEnds": ("over", "5000"),
+    "BadExpert": ("oracle", "0%"),
+    "NoNumber": ("types", "nan"),
+    "Fragile": ("hostile", "ValueError"),
+    "LeavesAThread": ("leaks", "threads"),
+    "Exits": ("returns", "step('')"),
+    "PaysLength": ("unearned", "a long answer"),
+    "PaysOrders": ("unearned", "orders to the grader"),
+    "PaysMany": ("unearned", "at once"),
+    "DrawsFromNumpy": ("global rng", "numpy.random"),
+    "TellsTheTime": ("seeds", "reset"),
+    "OrderOfASet": ("processes", "set's order"),
+    "NamesItsProcess": ("processes", "this process and another"),
+    "FetchesQuietly": ("network", "data.invalid"),
+    "StateIsNoJson": ("state", "JSON"),
+    "ShowsInInfo": ("shown", "info['gold']"),
+    "Infinite": ("types", "inf"),
+    "Echoes": ("hostile", "characters"),
+    "LeavesAFile": ("surroundings", "sums.log"),
+    "MovesAway": ("surroundings", "the working folder"),
+    "Hangs": ("returns", "in _reset"),
+    "HangsLater": ("returns", "the check 'hostile'"),
+    "Forks": ("starts", "does not fork"),
+    "PaysNobody": ("expert", "random actions"),
+    "PaysTheWrong": ("expert", "random actions"),
+    "OneTask": ("one answer", "commonest right answer"),
+    "CannotStart": ("starts", "a_package_that_nobody_has"),
+}
+
+
+#: Ours of different families, and those of other installed packages: reasoning-gym, TextArena, Gymnasium, OpenSpiel.
+ACCEPTED = [
+    "game:Sokoban-v0-easy",
+    "game:Wordle-v0",
+    "game:Mastermind-v0",
+    "game:FifteenPuzzle-v0",
+    "game:Sudoku-v0",
+    "game:TowerofHanoi-v0",
+    "game:GuessTheNumber-v0",
+    "multi:Nim-v0-seats",
+    "multi:Propose-v0",
+    "math:Arithmetic-v0-digit",
+    "ragen:Sokoban-v0",
+    "code:OneLine-v0",
+    "service:Airline-v0",
+    "tools:Shop-v0",
+    "alfworld:generated",
+    "rg:base_conversion",
+    "rg:gcd",
+    "rg:maze",
+    "rg:tower_of_hanoi",
+    "gym:CartPole-v1",
+    "gym:Blackjack-v1",
+    "gym:Taxi-v3",
+    "ta2:TicTacToe-v0",
+    "spiel:kuhn_poker",
+]
+
+
+def judged(env_id, episodes=12, timeout=60.0):
+    [found] = accept.judge([env_id], [], episodes, timeout)
+    return found
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_bad_environment_is_refused_with_its_reason(name):
+    rule, evidence = REFUSED[name]
+    found = judged(f"{BAD}:{name}", timeout=15.0 if "Hangs" in name else 60.0)
+    reasons = [(refusal.rule, refusal.evidence) for refusal in found.refusals]
+    assert any(reason == rule and evidence in shown for reason, shown in reasons), reasons
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("env_id", ACCEPTED)
+def test_a_good_environment_is_accepted(env_id):
+    found = judged(env_id, timeout=600.0)
+    assert [f"{refusal.rule}: {refusal.evidence}" for refusal in found.refusals] == []
+    assert any(found.checks.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rule"), [("PaysNoAnswer", "unearned"), ("CallsHome", "network"), ("Exits", "returns")]
+)
+def test_a_refusal_names_rule_evidence_and_what_to_do(name, rule, rollenv_command):
+    done = rollenv_command("accept", f"{BAD}:{name}", "-n", "8", "--json")
+    verdict = json.loads(done.stdout)
+    assert (done.returncode, verdict["accepted"]) == (1, False)
+    refusal = next(each for each in verdict["refusals"] if each["rule"] == rule)
+    assert refusal["id"].endswith(name)
+    assert refusal["evidence"]
+    assert refusal["do"] == accept.RULES[rule]["do"]
+    if name == "PaysNoAnswer":
+        assert (refusal["action"], refusal["reward"]) == ("(empty)", 0.5)
+
+
+@pytest.mark.slow
+def test_what_it_prints_goes_nowhere_and_breaks_nothing(rollenv_command):
+    done = rollenv_command("accept", f"{BAD}:Floods", "-n", "8", "--json")
+    assert json.loads(done.stdout)["accepted"], done.stdout
+    assert "flood" not in done.stdout + done.stderr
+
+
+PACKAGE = """
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "sums"
+version = "1.0"
+
+[project.entry-points."rollenv.envs"]
+sums = "sums:register_envs"
+
+[tool.setuptools]
+py-modules = ["sums"]
+"""
+REGISTER = """
+
+def register_envs():
+    import rollenv
+
+    for name in NAMES:
+        rollenv.register(name, "sums:Sum", abilities=["state", "random_action", "oracle"])
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("names", "ids", "rules"),
+    [
+        (["sums:Sum-v0", "sums:Sum-v1"], {"sums:Sum-v0", "sums:Sum-v1"}, set()),
+        (["sums:Sum-v0", "sums:Sum-v0"], {"sums", "sums:Sum-v0"}, {"ids"}),
+        (["sums/../Sum"], {"sums"}, {"ids"}),
+        ([], {"sums"}, {"ids"}),
+    ],
+)
+def test_all_ids_of_a_packages_folder_are_judged(names, ids, rules, tmp_path, rollenv_command):
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(PACKAGE)
+    (folder / "sums.py").write_text(BAD.read_text() + REGISTER.replace("NAMES", repr(names)))
+    done = rollenv_command("accept", "sums", "-n", "8", "--json")
+    verdict = json.loads(done.stdout)
+    assert {each["id"] for each in verdict["environments"]} == ids
+    assert {each["rule"] for each in verdict["refusals"]} == rules
+    assert verdict["size"]["lines"] > 100
+    assert 1000 < verdict["size"]["wheel_bytes"] < 100_000
+
+
+@pytest.mark.parametrize(
+    ("package", "says"),
+    [
+        ("nothing-like-it", "no id, installed package"),
+        ("game:Sokobam-v0-easy", "did you mean game:Sokoban-v0-easy"),
+        ("numpy", "registers no environments"),
+        ("empty", "no package: it has no pyproject.toml"),
+        ("file.whl", "is no wheel"),
+        ("", "no package"),
+        ("\N{PILE OF POO}[red]", "no id, installed package"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(package, says, rollenv_command, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.whl").write_text("no zip")
+    done = rollenv_command("accept", package, "--json")
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
+    assert not os.path.exists(tmp_path / "build")
