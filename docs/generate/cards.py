@@ -11,6 +11,7 @@ from pathlib import Path
 import rollenv
 from rollenv.core import cards
 from rollenv.core.env_spec import EnvSpec, load_entry_point
+from rollenv.plugins.publishing import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = "https://github.com/rollenv/rollenv/blob/main/"
@@ -31,6 +32,9 @@ def pages() -> dict[str, str]:
         all_cards = "\n\n".join(_card(cards.card(env_spec)) for env_spec in members)
         found[f"envs/{namespace}.md"] = f"# {namespace}:\n\n{about}\n\n{all_cards}\n"
     rows += ["", "The examples on the cards are what `reset(seed=0)` returned when this site was built."]
+    if measured := list(catalogue.read(catalogue.OWN).values()):
+        rows += ["[What was measured](measured.md): success by random play, by cheats and by the expert, and faults."]
+        found["envs/measured.md"] = catalogue.page(measured)
     found["envs/index.md"] = "\n".join(rows) + "\n"
     return found
 

@@ -83,6 +83,8 @@ class Earned:
     reward: float
     spread: float
     """Standard error of the mean reward."""
+    turns: float
+    """Mean number of turns."""
 
 
 @dataclass
@@ -337,8 +339,8 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, l
             wins = sum(bool(t.success) for t in played[name] if t.complete)
             low, _ = wilson_interval(wins, len(rewards), _SURE)
             spread = statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
-            mean = statistics.fmean(rewards)
-            results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, mean, spread))
+            mean, turns = statistics.fmean(rewards), statistics.fmean(len(t.turns) for t in played[name])
+            results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, mean, spread, turns))
     return results, played
 
 
