@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
+import sys
 from typing import Any, Literal
 
 import gymnasium
@@ -20,8 +22,6 @@ from rollenv.envs.splits import check_split, in_split
 require_extra("minigrid", "minigrid", "MiniGrid")
 _constants = importlib.import_module("minigrid.core.constants")
 _bot = importlib.import_module("minigrid.utils.baby_ai_bot")
-# It prints every mission that it draws anew, which would stand among a command's results.
-vars(importlib.import_module("minigrid.envs.babyai.core.roomgrid_level"))["print"] = lambda *words: None
 
 View = Literal["words", "grid", "map", "picture"]
 VIEWS = ("words", "grid", "map", "picture")
@@ -107,7 +107,7 @@ class GridWorld(Env):
 
     def _begin(self, seed: int) -> None:
         self._seed, self._moves, self.turn = seed, [], 0
-        self.world.reset(seed=seed)
+        start(self.world, seed)
 
     def _step(self, action: str) -> StepResult:
         self.turn += 1
@@ -238,7 +238,7 @@ class BotWorld(GridWorld):
     def _next_advice(self) -> int:
         if self._expert is None:
             world = new_world(self.level)
-            world.reset(seed=self._seed)
+            start(world, self._seed)
             self._begin_bot(world, 0)
         while self._followed < len(self._moves):
             move = self._moves[self._followed]
@@ -259,7 +259,7 @@ class BotWorld(GridWorld):
     def _advice_anew(self) -> int:
         """Return the first action of a bot that begins now."""
         world = new_world(self.level)
-        world.reset(seed=self._seed)
+        start(world, self._seed)
         for move in self._moves:
             world.step(move)
         self._begin_bot(world, len(self._moves))
@@ -293,6 +293,12 @@ def new_world(level: str) -> Any:
     assert spec.entry_point is not None
     create = spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point)
     return create(**spec.kwargs)
+
+
+def start(world: Any, seed: int | None) -> None:
+    """Draw a level. The package prints missions that it rejects; results of commands stand on standard output."""
+    with contextlib.redirect_stdout(sys.stderr):
+        world.reset(seed=seed)
 
 
 def read_action(text: str) -> int | None:
