@@ -204,8 +204,10 @@ def _need_everything(config: TrainConfig) -> None:
     from rollenv.cli.dry_run import check_player, try_environments
     from rollenv.core import cards
     from rollenv.core.registry import spec
+    from rollenv.rollout.workers.factory import other_python
 
-    for env_id in dict.fromkeys(env.id for env in config.environments()):
+    elsewhere = other_python(config.rollout.workers)  # which has packages of its own
+    for env_id in dict.fromkeys(env.id for env in config.environments() if not elsewhere):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
         if lacking:
             hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
@@ -215,7 +217,8 @@ def _need_everything(config: TrainConfig) -> None:
     from rollenv.trainers.preflight import preflight  # not above: it needs torch
 
     preflight(config)
-    try_environments(config)
+    if not elsewhere:
+        try_environments(config)
     check_player(config)
 
 

@@ -227,7 +227,8 @@ class RolloutConfig(Section):
     """Maximum length of a prompt in tokens, 0 for the model's context. History is left out, oldest first, until it
     fits; if it never does, the episode ends."""
     workers: str = "inline"
-    """Processes in which environments run: inline (this process), a number of worker processes, or ray:ACTORS. Only
+    """Processes in which environments run: inline (this process), a number of worker processes, N@PYTHON for processes
+    of another Python (its program, a virtual environment, or requirements.txt, which uv installs), or ray:ACTORS. Only
     workers enforce deadlines and isolate crashes of environments."""
     processes: int = Field(1, ge=0, le=64)
     """Processes that each play a part of every batch, for environments in this process (``workers=inline``) and a model
