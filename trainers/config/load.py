@@ -235,6 +235,12 @@ def _apply(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:
         if key == "algorithm" and isinstance(value, str):
             _merge(data, preset(value))
             continue
+        if key == "launch" and isinstance(value, str):  # a file of its own, with or without the title
+            if not Path(value).is_file():
+                raise UsageError(f"launch: there is no file {value}")
+            read = _read(Path(value))
+            data[key] = read.get(key, read)
+            continue
         key = {"model": "model.path"}.get(key, key)
         section, _, name = key.rpartition(".")
         union = union_of(section)

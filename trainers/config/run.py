@@ -17,6 +17,7 @@ from rollenv.rollout.types import Group
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
 from rollenv.trainers.config.batches import CollectConfig, EarlyConfig, StoredConfig, StreamConfig, TailConfig
+from rollenv.trainers.config.launch import AnyLauncher
 from rollenv.trainers.config.losses import (
     AnyCorrection,
     AnyDistill,
@@ -461,6 +462,8 @@ class TrainConfig(Section):
     eval: EvalConfig = EvalConfig()
     trackers: TrackersConfig = TrackersConfig()
     report: ReportConfig = ReportConfig()
+    launch: AnyLauncher = Field(None, exclude=True)
+    """The machines that the run is sent to; by default it runs here."""
 
     @model_validator(mode="after")
     def _weigh_episodes(self) -> Self:
