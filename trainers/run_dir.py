@@ -43,6 +43,9 @@ MAY_CHANGE = (
 )
 
 
+#: The folder of a launcher's scripts and logs, which is there before the run.
+LAUNCHED = "launch"
+
 #: What fingerprints of the user's functions begin with; they may change.
 _SOURCE = "the file of "
 
@@ -77,7 +80,7 @@ class RunDir:
         about = json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)})  # may fail: before the folder
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir(exist_ok=path.is_dir() and not any(path.iterdir()))
+            path.mkdir(exist_ok=path.is_dir() and not any(one.name != LAUNCHED for one in path.iterdir()))
             lock_folder(path, run)
             run._write_config(config)
             run.about_file.write_text(about + "\n")
@@ -198,7 +201,11 @@ class RunDir:
     def discard_unless_begun(self) -> None:
         """Delete the folder of a run that ended before its first metrics and checkpoints."""
         if not read_rows(self.metrics_file) and not self.checkpoints.exists():
-            shutil.rmtree(self.path, ignore_errors=True)
+            for one in self.path.iterdir():
+                if one.name != LAUNCHED:
+                    shutil.rmtree(one, ignore_errors=True) if one.is_dir() else one.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.path.rmdir()
 
     def _write_config(self, config: TrainConfig) -> None:
         partial = self.config_file.with_suffix(".partial")

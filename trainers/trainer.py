@@ -29,7 +29,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.folders import hide_secrets
 from rollenv.rollout.seats import by_seat
 from rollenv.rollout.types import Group, Trajectory
-from rollenv.rollout.workers.factory import make_workers
+from rollenv.rollout.workers.factory import make_workers, other_python
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import Batches, batches_of, weights_for_player
@@ -95,6 +95,7 @@ class Trainer:
         if advantage or loss:
             config = run.with_functions(config, advantage, loss)
         self.config, self.run, self.watch = config, run, watch
+        other_python(config.rollout.workers)
         preflight(config)
         rollout = config.rollout
         self.threads = CpuThreads(config.threads, sharers=2 if config.plays_aside and not rollout.shards else 1)

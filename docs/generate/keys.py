@@ -6,13 +6,16 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from rollenv.core.plugins import load_all
+from rollenv.plugins.launch.base import BaseLauncher
 from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.launch import LAUNCHERS
 from rollenv.trainers.config.section import union_of
 
 PAGE = "recipes/keys.md"
@@ -29,16 +32,20 @@ def page() -> str:
         "A key that is unknown, or does nothing under the other settings, is an error.",
         "",
     ]
-    return "\n".join([*rows, *_section("", TrainConfig)]) + "\n"
+    sections = [*_section("", TrainConfig)]
+    sections += _section("launch", BaseLauncher)
+    for kind, launcher in load_all(LAUNCHERS).items():
+        sections += _section("launch", launcher, f"launch with kind = {kind}", BaseLauncher.model_fields)
+    return "\n".join([*rows, *sections]) + "\n"
 
 
-def _section(path: str, model: type[BaseModel], title: str = "") -> Iterator[str]:
-    """Yield the tables of a section and its subsections."""
+def _section(path: str, model: type[BaseModel], title: str = "", known: Collection[str] = ()) -> Iterator[str]:
+    """Yield the tables of a section and its subsections, without keys that are known."""
     if path:
         yield from (f"## {title or path}", "", _text(model.__doc__), "")
     below = [] if title.endswith(EACH) else list(_below(path, model))
     inner = {key for key, _, _ in below}
-    plain = [name for name in model.model_fields if _join(path, name) not in inner]
+    plain = [name for name in model.model_fields if _join(path, name) not in inner and name not in known]
     if plain:
         yield from ("| key | values | default | meaning |", "|---|---|---|---|")
         for name in plain:

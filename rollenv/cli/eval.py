@@ -99,7 +99,9 @@ def command(
     from rollenv.panels.check import Watched
     from rollenv.panels.verify import seal
     from rollenv.rollout.evaluate import evaluate
+    from rollenv.rollout.workers.factory import other_python
 
+    elsewhere = other_python(play.workers)
     ids = list(dict.fromkeys([env, *(text for text in settings or () if "=" not in text)]))
     given = key_values(text for text in settings or () if "=" in text)
     panel = None
@@ -119,7 +121,13 @@ def command(
         plans = [_Plan(panel.name, {}, play, len(panel.members), panel)]
     else:
         try:
-            plans = _plans(_places(ids, play.out), given, n, play, try_each=len(ids) > 1 and "://" not in play.workers)
+            plans = _plans(
+                _places(ids, play.out),
+                given,
+                n,
+                play,
+                try_each=len(ids) > 1 and not elsewhere and "://" not in play.workers,
+            )
         except UnknownEnv as error:
             if len(ids) == 1 and ":" not in env and (near := did_you_mean(env, panels())):
                 raise UnknownEnv(f"there is no panel {env!r}; {near} And {error}") from error

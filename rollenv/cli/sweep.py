@@ -142,6 +142,8 @@ def _plan(
             raise UsageError(f"--vary {text}: each value once, and none empty; an empty string is {key}='\"\"'")
     own = [o for o in overrides if not o.startswith("run_dir=")]
     base = load_config(recipe, own)
+    if base.launch:
+        raise UsageError("--seeds and --vary start runs here, and the recipe has [launch]: launch one run for each")
     named = load_config(recipe, overrides).run_dir
     name = f"{folder_name(recipe, base)}-seeds"
     folder = Path(named) if named else (latest if resume else next_free)(Path("runs"), name)

@@ -62,6 +62,7 @@ class RunOptions:
     dry_run: bool = option(
         "--dry-run", default=False, help="Show settings, first prompt and needs, without starting anything."
     )
+    launch: Path = option("--launch", metavar="FILE", help="Run on other machines: a file with the keys of [launch].")  # noqa: RUF009 - a field
     seeds: int = option(default=0, min=0, help="Number of seeds: a run for each, in one folder, with their means.")
     json: bool = option("--json", default=False, help=JSON_HELP)
     vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")  # noqa: RUF009 - a field
@@ -149,8 +150,8 @@ def _start(
             "name a recipe, a TOML file or an environment; a run to continue (--resume run_dir=PATH); or --from URL"
         )
     if several:
-        if dry_run or write_recipe:
-            raise UsageError("--seeds and --vary start runs: leave out --dry-run and --write-recipe")
+        if dry_run or write_recipe or options.launch:
+            raise UsageError("--seeds and --vary start runs here: leave out --dry-run, --write-recipe and --launch")
         from rollenv.cli.sweep import sweep
 
         seeds = max(options.seeds, 1)
@@ -158,10 +159,18 @@ def _start(
         result["folder"] = str(folder)
         return None
     run: RunDir | None = None
+    if options.launch:
+        if not recipe:
+            raise UsageError("--launch sends a recipe: name it, also where a run is resumed")
+        overrides = [f"launch={json.dumps(str(options.launch))}", *overrides]
+    config = load_config(recipe, overrides) if options.launch or not resume or Path(recipe).is_file() else None
+    if config and config.launch and not write_recipe:
+        changes = ["--accept-changes"] * options.accept + ["--trust"] * options.trust
+        changes += [one for one in overrides if not one.startswith(("launch.", "launch=", "run_dir="))]
+        return config.launch.send(config, recipe, changes, resume=resume, dry_run=dry_run)
     if resume and not (write_recipe or dry_run):
         run, config = _resume(recipe, overrides, options.accept, options.trust)
-    else:
-        config = load_config(recipe, overrides)
+    config = config or load_config(recipe, overrides)
     describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
         _write_recipe(config, write_recipe)
@@ -204,8 +213,10 @@ def _need_everything(config: TrainConfig) -> None:
     from rollenv.cli.dry_run import check_player, try_environments
     from rollenv.core import cards
     from rollenv.core.registry import spec
+    from rollenv.rollout.workers.factory import other_python
 
-    for env_id in dict.fromkeys(env.id for env in config.environments()):
+    elsewhere = other_python(config.rollout.workers)  # which has packages of its own
+    for env_id in dict.fromkeys(env.id for env in config.environments() if not elsewhere):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
         if lacking:
             hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
@@ -215,7 +226,8 @@ def _need_everything(config: TrainConfig) -> None:
     from rollenv.trainers.preflight import preflight  # not above: it needs torch
 
     preflight(config)
-    try_environments(config)
+    if not elsewhere:
+        try_environments(config)
     check_player(config)
 
 

@@ -18,6 +18,7 @@ from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.registry import DATA, spec
 from rollenv.envs.data.own import SETTINGS, is_data
 from rollenv.envs.data.rows import SUFFIXES
+from rollenv.rollout.workers.factory import other_python
 from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
@@ -46,6 +47,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     written = data.get("env", {}).get("id")
     keys = _apply(data, overrides)
     config = parse_config(data, overrides)
+    other_python(config.rollout.workers)
     if written and config.env.id != written:
         config = _without_refused_arguments(config, written, keys)
     if config.rewards.domains:
@@ -232,6 +234,12 @@ def _apply(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:
         value = value_of(text)
         if key == "algorithm" and isinstance(value, str):
             _merge(data, preset(value))
+            continue
+        if key == "launch" and isinstance(value, str):  # a file of its own, with or without the title
+            if not Path(value).is_file():
+                raise UsageError(f"launch: there is no file {value}")
+            read = _read(Path(value))
+            data[key] = read.get(key, read)
             continue
         key = {"model": "model.path"}.get(key, key)
         section, _, name = key.rpartition(".")

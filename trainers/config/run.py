@@ -17,6 +17,7 @@ from rollenv.rollout.types import Group
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
 from rollenv.trainers.config.batches import CollectConfig, EarlyConfig, StoredConfig, StreamConfig, TailConfig
+from rollenv.trainers.config.launch import AnyLauncher
 from rollenv.trainers.config.losses import (
     AnyCorrection,
     AnyDistill,
@@ -227,7 +228,8 @@ class RolloutConfig(Section):
     """Maximum length of a prompt in tokens, 0 for the model's context. History is left out, oldest first, until it
     fits; if it never does, the episode ends."""
     workers: str = "inline"
-    """Processes in which environments run: inline (this process), a number of worker processes, or ray:ACTORS. Only
+    """Processes in which environments run: inline (this process), a number of worker processes, N@PYTHON for processes
+    of another Python (its program, a virtual environment, or requirements.txt, which uv installs), or ray:ACTORS. Only
     workers enforce deadlines and isolate crashes of environments."""
     processes: int = Field(1, ge=0, le=64)
     """Processes that each play a part of every batch, for environments in this process (``workers=inline``) and a model
@@ -460,6 +462,8 @@ class TrainConfig(Section):
     eval: EvalConfig = EvalConfig()
     trackers: TrackersConfig = TrackersConfig()
     report: ReportConfig = ReportConfig()
+    launch: AnyLauncher = Field(None, exclude=True)
+    """The machines that the run is sent to; by default it runs here."""
 
     @model_validator(mode="after")
     def _weigh_episodes(self) -> Self:

@@ -32,6 +32,7 @@ class ProcessWorkers(WorkerPool):
         lost_after: seconds after which a stopped process is killed. One that runs but does not answer is busy, and
             only the deadlines of its environments apply.
         close_deadline: seconds that closing an environment may take before its process is replaced.
+        python: another Python with this version of rollenv; by default this one.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ProcessWorkers(WorkerPool):
         ping_every: float = 1.0,
         lost_after: float = 15.0,
         close_deadline: float = 30.0,
+        python: str = "",
     ):
         count = len(os.sched_getaffinity(0)) if processes is None else processes
         super().__init__(
@@ -51,7 +53,7 @@ class ProcessWorkers(WorkerPool):
             lost_after=lost_after,
             close_deadline=close_deadline,
         )
-        self.template = WorkerTemplate()
+        self.template = WorkerTemplate(python)
 
     def start_worker(self, slot: PoolSlot) -> PoolWorker:
         return WorkerProcess(self, slot)
@@ -59,7 +61,7 @@ class ProcessWorkers(WorkerPool):
     def close(self) -> None:
         super().close()
         self.template.close()
-        self.template = WorkerTemplate()
+        self.template = WorkerTemplate(self.template.python)
 
 
 class WorkerProcess(PoolWorker):

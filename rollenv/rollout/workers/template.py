@@ -18,6 +18,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import weakref
 from collections.abc import Iterable
@@ -48,14 +49,19 @@ class Forked(Protocol):
 
 
 class WorkerTemplate:
-    """The template process, started on first use and restarted if it has ended. Used in an event loop."""
+    """The template process, started on first use and restarted if it has ended. Used in an event loop.
 
-    def __init__(self) -> None:
+    Args:
+        python: another Python for it; by default this one.
+    """
+
+    def __init__(self, python: str = "") -> None:
+        self.python = python
         self._socket: socket.socket | None = None
-        self._process: SpawnProcess | None = None
+        self._process: SpawnProcess | _Started | None = None
         self._owners: dict[int, Forked] = {}
         self._numbers = itertools.count(1)
-        self._resources: list[socket.socket | SpawnProcess] = []
+        self._resources: list[socket.socket | SpawnProcess | _Started] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._close = weakref.finalize(self, _close, self._resources)
 
@@ -85,6 +91,15 @@ class WorkerTemplate:
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        process = _Started(self.python, theirs) if self.python else self._spawn(theirs)
+        self._process = process
+        theirs.close()
+        self._resources[:] = [self._socket, process]
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._read)
+
+    def _spawn(self, theirs: socket.socket) -> SpawnProcess:
+        """Start it in this Python, with this process's modules and ``sys.path``."""
         path_setting = os.environ.get(_SAFE_PATH)
         if vars(sys.modules["__main__"]).get("__file__") == "<stdin>":
             del sys.modules["__main__"].__file__  # spawned processes would look for a file of that name
@@ -96,11 +111,7 @@ class WorkerTemplate:
             process.start()
         finally:
             _restore(path_setting)
-        self._process = process
-        theirs.close()
-        self._resources[:] = [self._socket, process]
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket, self._read)
+        return process
 
     def _read(self) -> None:
         """Pass a report to the owner of the worker."""
@@ -130,6 +141,24 @@ class WorkerTemplate:
             owner.on_end(why)
 
 
+class _Started:
+    """The template process in another Python."""
+
+    def __init__(self, python: str, requests: socket.socket):
+        words = [python, "-P", "-c", f"from {__name__} import main; main()", str(requests.fileno()), str(os.getpid())]
+        self._program = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[requests.fileno()])
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._program.wait(seconds)
+
+    @property
+    def exitcode(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._program.poll()
+
+
 def _restore(path_setting: str | None) -> None:
     """Give the path setting to this process's children again."""
     os.environ.pop(_SAFE_PATH, None)
@@ -137,7 +166,7 @@ def _restore(path_setting: str | None) -> None:
         os.environ[_SAFE_PATH] = path_setting
 
 
-def _close(resources: list[socket.socket | SpawnProcess]) -> None:
+def _close(resources: list[socket.socket | SpawnProcess | _Started]) -> None:
     for resource in resources:
         if isinstance(resource, socket.socket):
             resource.close()
@@ -254,3 +283,8 @@ def _report(requests: socket.socket, number: int, pid: int, why: str | None) -> 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, int(value), 0, 0, 0)
+
+
+def main() -> None:
+    """Run the template process of another Python: its arguments are the requests' file and the parent process."""
+    _run(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), os.environ.get(_SAFE_PATH))

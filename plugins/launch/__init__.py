@@ -1,0 +1,1 @@
+"""Launchers: Slurm, SkyPilot, Kubernetes and ssh; each file has one, an entry point of ``rollenv.launchers``."""

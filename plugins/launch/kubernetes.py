@@ -1,0 +1,68 @@
+"""Kubernetes: an indexed Job, and a Service by which its pods find the first one."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+import time
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rollenv.plugins.launch import base
+from rollenv.plugins.launch.base import BaseLauncher, Job, LaunchFailed, filled, followed, run, started, yaml
+
+
+class KubernetesLauncher(BaseLauncher):
+    """A Job with a pod for each machine, in the current context of kubectl. All share the volume of the run folder."""
+
+    secrets_from_here: ClassVar[bool] = False
+    where: ClassVar[str] = "RANK=$JOB_COMPLETION_INDEX HEAD={name}-0.{name}"
+    cancels: ClassVar[str] = "kubectl delete job,service {}"
+    kind: Literal["kubernetes"] = "kubernetes"
+    container: str = Field(min_length=1)
+    """The image, with rollenv installed."""
+    folder: str = Field(min_length=1)
+    """The working folder in the containers, from which a relative ``run_dir`` starts, such as a volume's mount."""
+    secret: str = "rollenv"
+    """The Kubernetes Secret that has ``secrets``, by their names."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further keys of the pods, such as ``volumes`` and ``nodeSelector``; ``containers`` is a table with further keys
+    of the container, such as ``volumeMounts`` and ``resources``."""
+
+    def render(self, job: Job) -> dict[str, str]:
+        container = {"resources": {"limits": {"nvidia.com/gpu": self.gpus}} if self.gpus else {}}
+        pod = {"automountServiceAccountToken": False, **self.options}
+        container |= pod.pop("containers", {})
+        refs = [{"name": one, "valueFrom": {"secretKeyRef": {"name": self.secret, "key": one}}} for one in self.secrets]
+        node = re.sub(r"\$(?=[$(])", "$$", job.node)  # Kubernetes reads $$ as $, and $(NAME) as a variable
+        fields = {
+            "name": yaml(job.name),
+            "nodes": str(self.nodes),
+            "retries": str(self.requeue * self.nodes),
+            "seconds": str(math.ceil(self.hours * 3600)) if self.hours else "null",
+            "options": "\n".join(f"{yaml(key)}: {yaml(value)}" for key, value in pod.items()).replace("\n", "\n      "),
+            "container": yaml(self.container),
+            "container_options": "\n          ".join(f"{yaml(key)}: {yaml(value)}" for key, value in container.items()),
+            "secrets": yaml(refs),
+            "node": textwrap.indent(node, " " * 14),
+        }
+        return {"kubernetes.yaml": filled("kubernetes.yaml", fields, self.template)}
+
+    def submit(self, job: Job) -> str:
+        run("kubectl", "delete", "job", job.name, "--ignore-not-found")  # of a run that is resumed
+        run("kubectl", "apply", "-f", str(job.script))
+        return job.name
+
+    def wait(self, job: Job, job_id: str) -> None:
+        pods, state = f"--selector=job-name={job_id}", ""
+        logs = ["kubectl", "logs", "--follow", "--prefix", "--tail=-1", f"--max-log-requests={self.nodes}", pods]
+        ended = '--output=jsonpath={.status.conditions[?(@.status=="True")].type}'
+        while not {"Complete", "Failed"} & {*state.split()}:
+            followed(started(logs), job.logs / "kubernetes.log").join()
+            time.sleep(base.LOOK_EVERY)
+            state = run("kubectl", "get", "job", job_id, ended, unless="NotFound")
+        if "Failed" in state:
+            failed = run("kubectl", "get", "pods", pods, "--output=wide")
+            raise LaunchFailed(f"Kubernetes job {job_id} failed; logs: {job.logs}\n{failed}")

@@ -1,0 +1,145 @@
+"""sbatch, srun, squeue, scontrol, ssh, sky and kubectl on one machine; the link to this file says which.
+
+Jobs are folders below $JOBS with the state of each. Machines are processes in sessions of their own.
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+JOBS = Path(os.environ.get("JOBS", "/nowhere"))
+
+
+def note(*words):
+    with (JOBS / "calls").open("a") as file:
+        file.write(json.dumps(words) + "\n")
+
+
+def sbatch(*words):
+    if os.environ.get("SBATCH_FAILS"):
+        sys.exit("sbatch: error: Batch job submission failed: Invalid account")
+    script = Path(words[-1])
+    lines = [line for line in script.read_text().splitlines() if line.startswith("#SBATCH ")]
+    given = (word for line in lines for word in shlex.split(line.removeprefix("#SBATCH "), comments=True))
+    number = str(1000 + len(list(JOBS.glob("1*"))))
+    folder = JOBS / number
+    folder.mkdir()
+    (folder / "options").write_text(json.dumps(dict(word.partition("=")[::2] for word in given)))
+    (folder / "state").write_text("PENDING")
+    command = [sys.executable, Path(__file__).resolve(), "batch", number, script]
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    subprocess.Popen(command, start_new_session=True, **quiet)
+    print(f"{number};cluster")
+
+
+def batch(number, script):
+    """Run a job, and again where it was queued again."""
+    folder, restarts = JOBS / number, 0
+    options = json.loads((folder / "options").read_text())
+    log = re.sub(r"%(%|j)", lambda match: "%" if match[1] == "%" else number, options["--output"])
+    while True:
+        own = {"SLURM_JOB_ID": number, "SLURM_JOB_NODELIST": "localhost", "SLURM_NNODES": options["--nodes"]}
+        own["SLURM_RESTART_COUNT"] = str(restarts)
+        with open(log, "ab") as out:
+            job = subprocess.Popen(["bash", script], env={**os.environ, **own}, stdout=out, stderr=out)
+        (folder / "pid").write_text(str(job.pid))
+        (folder / "state").write_text("RUNNING")
+        code = job.wait()
+        if not (folder / "requeue").exists():
+            (folder / "state").write_text("FAILED" if code else "COMPLETED")
+            return
+        (folder / "requeue").unlink()
+        restarts += 1
+
+
+def srun(*words):
+    """Run all tasks; when one fails, name it and end the others, as --kill-on-bad-exit does."""
+    command, tasks = words[words.index("bash") :], []
+    for rank in range(int(os.environ["SLURM_NNODES"])):
+        tasks.append(subprocess.Popen(command, env={**os.environ, "SLURM_PROCID": str(rank)}, start_new_session=True))
+        (JOBS / os.environ["SLURM_JOB_ID"] / f"task-{rank}").write_text(str(tasks[-1].pid))
+    signal.signal(signal.SIGTERM, lambda *_: [task.send_signal(signal.SIGTERM) for task in tasks])
+    while all(not task.poll() for task in tasks) and any(task.poll() is None for task in tasks):
+        time.sleep(0.05)
+    bad = [(rank, task.returncode) for rank, task in enumerate(tasks) if task.returncode]
+    for rank, code in bad[:1]:
+        how = f"Exited with exit code {code}" if code > 0 else "Killed"
+        print(f"srun: error: localhost: task {rank}: {how}", file=sys.stderr)
+        for task in tasks:
+            task.terminate()
+        for task in tasks:
+            try:
+                task.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(task.pid, signal.SIGKILL)
+        sys.exit(code if code > 0 else 128 - code)
+
+
+def squeue(*words):
+    number = next(word.partition("=")[2] for word in words if word.startswith("--job="))
+    if not (JOBS / number).exists():
+        sys.exit("slurm_load_jobs error: Invalid job id specified")
+    print((JOBS / number / "state").read_text())
+
+
+def scontrol(what, *words):
+    if what == "show":
+        print("localhost")
+    else:
+        (JOBS / words[0] / "requeue").touch()
+
+
+def ssh(*words):
+    note("ssh", *words)
+    (JOBS / f"ssh-{words[-3]}").write_text(str(os.getpid()))
+    os.execvp("bash", words[-2:])
+
+
+def sky(what, *words):
+    import yaml
+
+    note("sky", what, *words)
+    task = yaml.safe_load(Path(words[-1]).read_text())
+    own = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1"}
+    home = {name: value for name, value in os.environ.items() if not name.startswith("SECRET")}
+    secrets = {name: os.environ[name] for name in task["secrets"]}
+    code = subprocess.call(["bash", "-c", task["run"]], env={**home, **secrets, **own})
+    sys.exit(100 if code else 0)
+
+
+def kubectl(what, *words):
+    import yaml
+
+    note("kubectl", what, *words)
+    state = JOBS / "job"
+    if what == "apply":
+        _, job = yaml.safe_load_all(Path(words[-1]).read_text())
+        pod = job["spec"]["template"]["spec"]["containers"][0]
+        own = {one["name"]: f"of {one['valueFrom']['secretKeyRef']['name']}" for one in pod["env"]}
+        own["JOB_COMPLETION_INDEX"] = "0"
+
+        def expanded(match):  # as Kubernetes does
+            return "$" if match[1] == "$" else own.get(match[2], match[0])
+
+        script = re.sub(r"\$(\$|\((\w+)\))", expanded, pod["args"][0])
+        with (JOBS / "pod.log").open("a") as out:
+            done = subprocess.run([*pod["command"], script], env={**os.environ, **own}, stdout=out, stderr=out)
+        state.write_text("SuccessCriteriaMet Complete" if not done.returncode else "FailureTarget Failed")
+    elif what == "get" and not state.exists():
+        sys.exit('Error from server (NotFound): jobs.batch "x" not found')
+    elif what == "get":
+        print(state.read_text() if words[0] == "job" else "NAME STATUS NODE\nrun-0-x Error machine-7")
+    elif what == "logs":
+        print((JOBS / "pod.log").read_text(), end="")
+
+
+if __name__ == "__main__":
+    name = Path(sys.argv[0]).name
+    name, arguments = (name, sys.argv[1:]) if name != Path(__file__).resolve().name else (sys.argv[1], sys.argv[2:])
+    globals()[name](*arguments)
