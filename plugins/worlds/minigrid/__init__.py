@@ -28,7 +28,7 @@ def register_family() -> None:
                 f"{_MODULE}:{world}",
                 abilities=ABILITIES - (set() if world == "BotWorld" else {"oracle"}),
                 needs=[Package("minigrid", "minigrid")],
-                oracle_success=0.9,
+                oracle_success=0.8,  # ten seeds of each level: all won but one in five or nine in three of them
                 levels={"level": family} if len(family) > 1 else (),
                 summary=f"{level} of minigrid.",
                 answer_tokens=16,
