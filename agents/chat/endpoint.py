@@ -245,6 +245,8 @@ class Endpoint:
                 break
             if problem.after is not None:
                 bound.limiter.close_for(wait)
+            if self.totals.problems[problem.kind] == 1:
+                logger.warning("%s; requests that fail so are sent again, which is said once", problem)
             self.totals.retries += 1
             await asyncio.sleep(wait)
         self.totals.failures += 1

@@ -448,7 +448,7 @@ def _cannot_grade(row: Row, right: str, grader: str, options: Sequence[str], ask
     """Return the reason why a row's answers cannot be graded; empty if they can."""
     cell = row[right]
     if others := [value for value in listed(cell) if not isinstance(value, str | int | float)]:
-        return f"an answer is a text or a number, not {type(others[0]).__name__}"
+        return f"an answer is a text or a number, not {others[0]!r:.60}; mend it, or name another column: answer=COLUMN"
     letters = ascii_uppercase[: len(options)] or sets.letters_in(row[asked])
     for gold in golds(cell, grader):
         if grader == "choice" and (len(gold) != 1 or gold not in letters):

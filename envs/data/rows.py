@@ -291,6 +291,8 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
         names = [name.strip() for name in next(lines, [])]
         if len({*names}) < len(names) or "" in names:
             raise UsageError(f"{path}, line 1: it has to name each column once, and says {', '.join(names)!r}")
+        if len(names) == 1 and (other := next((sign for sign in ";\t|" if sign in names[0]), "")):
+            raise UsageError(f"{path}, line 1: its cells are separated by {other!r}; save it with commas")
         for cells in lines:
             if cells and len(cells) != len(names):
                 raise UsageError(

@@ -6,7 +6,7 @@ import copy
 import functools
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -262,10 +262,13 @@ class RowEnv(AnswerEnv):
 def listed(cell: Any) -> list[Any]:
     """Return the values in a cell of one or several, without missing values (None, NaN).
 
+    A mapping with "text" has them there (SQuAD's answers).
     Integers of thousands of digits become decimals, since Python does not convert them to text.
     """
     if isinstance(cell, np.ndarray | np.generic):
         cell = cell.tolist()
+    if isinstance(cell, Mapping) and "text" in cell:
+        return listed(cell["text"])
     values = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
     values = [Decimal(v) if type(v) is int and v.bit_length() > _LONG else v for v in values]
     return [v for v in values if v is not None and not (isinstance(v, float | Decimal) and v != v)]

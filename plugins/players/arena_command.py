@@ -25,6 +25,13 @@ from rollenv.cli.options import with_options
 from rollenv.cli.playing import PlayOptions, playing, tasks_before
 from rollenv.core.errors import UsageError
 
+#: What agents without a model ask of a game.
+_ABILITIES = {
+    "random": frozenset({"random_action"}),
+    "oracle": frozenset({"oracle"}),
+    "noisy": frozenset({"oracle", "random_action"}),
+}
+
 #: Deals unless -n says otherwise.
 _DEALS = 50
 
@@ -58,6 +65,7 @@ def command(
 
     The exit code is 1 if an agent failed in a game, or if most games failed for any reason.
     """
+    from rollenv.core.registry import spec
     from rollenv.plugins.players.arena import RoundRobin, results
     from rollenv.rollout.evaluate import tasks_of, to_play
     from rollenv.rollout.fingerprints import model_fingerprint
@@ -67,6 +75,10 @@ def command(
     kwargs, names = key_values(settings), [*players]
     n = n or (tasks_before(play.out) if play.resume and play.out else None) or _DEALS
     deals = tasks_of(env, kwargs, n, seed)
+    for agent in players.values():
+        if lacking := _ABILITIES.get(agent.partition(":")[0], frozenset()) - spec(env).abilities:
+            names = ", ".join(sorted(lacking))
+            raise UsageError(f"{agent} cannot play {env}, which does not declare {names}: name other agents")
     chosen = {name: options.only(agent) for name, agent in players.items()}
     _refuse_unused(options, chosen.values())
     about = {"env": env, "kwargs": kwargs, "agent": ", ".join(names), "agents": names, "n": n, "seed": seed}

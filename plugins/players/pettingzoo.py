@@ -6,15 +6,15 @@ another one. Actions and observations are written as those of ``gymnasium:ID``.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import MissingExtra, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.core.parsing import well_formed
+from rollenv.core.plugins import function_at
 from rollenv.envs.ta.env import LONGEST, ReplayState
 from rollenv.plugins.adapters.environments import Misbehaved, one_line
 from rollenv.plugins.adapters.environments.gymnasium_ids import check, form, found, is_text, read, write
@@ -54,10 +54,7 @@ class PettingZoo(ReplayState, Table):
         if max_turns < 1:
             raise UsageError(f"max_turns must be at least 1, got {max_turns}")
         name, _, function = module.partition(":")
-        try:
-            make = getattr(importlib.import_module(name), function or "env")
-        except Exception as error:  # modules may raise anything
-            raise MissingExtra(f"pettingzoo:{module} cannot be imported: {one_line(error)}") from error
+        make = function_at(f"{name}:{function or 'env'}", "PettingZoo's environment")
         try:
             self.game = make(**settings)
         except Exception as error:

@@ -329,6 +329,8 @@ def _print(result: Evaluation, agent: str) -> None:
             markup=False,
             soft_wrap=True,
         )
+    if empty := sum(not turn.text.strip() for t in result.trajectories for turn in t.turns):
+        console.print(f"{empty} answers were empty")
     if result.cut:
         advice = "raise --max-tokens" if model_of(agent) or agent.startswith("chat:") else "raise the agent's limit"
         console.print(f"{result.cut} answers were cut at the limit of tokens: {advice}")

@@ -167,7 +167,7 @@ def verify(
 
     The exit code is 1 if something is wrong.
     """
-    from rollenv.panels import load_panel
+    from rollenv.panels import is_panel, load_panel
     from rollenv.panels.check import overlap
     from rollenv.panels.trained import panel_of_run, trained_tasks
     from rollenv.panels.verify import result_panel
@@ -184,7 +184,10 @@ def verify(
         named = result_panel(folder)
         if not named and not panel:
             raise UsageError(f"{folder} is a result on no panel: `rollenv eval PANEL --out FOLDER` makes one")
-        chosen = load_panel(panel or str((named or {}).get("name")), trust=trust)
+        name = panel or str((named or {}).get("name"))
+        if not (panel or is_panel(name)):
+            raise UsageError(f"{folder} is on the panel {name!r:.80}, which is not installed: name its file by --panel")
+        chosen = load_panel(name, trust=trust)
         with make_workers(workers) as pool, progress("played again", sample) as show:
             problems, episodes, again = verify_result(folder, chosen, pool, replays=sample, watch=show)
         said = (

@@ -315,6 +315,8 @@ def _unknown_message(env_id: str) -> str:
     family = [k for k in known if k.partition(":")[2].partition("-")[0].lower() in env_id.lower()][:3]
     otherwise = f"did you mean {' or '.join(family)}?" if family else "`rollenv list` shows them all"
     path = Path(env_id)
+    if path.is_file():
+        return f"{env_id} is no file of questions, whose name ends in .jsonl, .jsonl.gz, .csv or .parquet, and no id"
     files = map(str, path.parent.glob("*")) if path.suffix else ()
     hint = did_you_mean(str(path), files, by=lambda file: Path(file).stem)
     hint = hint or did_you_mean(env_id, known, otherwise, most=3, cutoff=0.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import logging
 import math
 import random
 import socket
@@ -26,6 +27,7 @@ with extra("serve", "A served environment"):
     from websockets.http11 import Response
     from websockets.uri import parse_uri
 
+logger = logging.getLogger(__name__)
 
 #: Timeout of connecting, in seconds.
 CONNECT = 10.0
@@ -211,6 +213,8 @@ class Connection:
                 if isinstance(problem, ServerLost):
                     self._given_up_at = time.monotonic()
                 raise problem
+            if attempt == 4:  # most interruptions are shorter
+                logger.warning("%s; trying again for %.0f s", problem, end - time.monotonic())
             time.sleep(wait)
         raise AssertionError
 

@@ -183,7 +183,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
     """Compute the metrics of an evaluation; see :func:`success_rates`."""
     n, (success, low, high), at_least_one, all_of_them = success_rates(trajectories, k)
     graded = [t for t in trajectories if t.failure != "user"]
-    shown = [[turn.observation for turn in t.turns] for t in trajectories[::k]]
+    shown = [[(turn.observation, *turn.images) for turn in t.turns] for t in trajectories[::k]]
     one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
     times = Counter(turns[0] if one_turn else i for i, turns in enumerate(shown))
     tosses = n * n / sum(c * c for c in times.values())  # Kish's effective sample size

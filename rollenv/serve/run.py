@@ -67,7 +67,8 @@ class ServedWorkers(ProcessWorkers):
 
     def on_death(self, worker: PoolWorker) -> None:
         """Say that a worker is lost, and replace it."""
-        logger.warning("worker %s is lost: %s", worker.name, worker.death)
+        if self._loop is not None:  # None: the pool was closed
+            logger.warning("worker %s is lost: %s", worker.name, worker.death)
         super().on_death(worker)
 
     def report(self) -> list[dict[str, Any]]:

@@ -227,10 +227,11 @@ DATE = email.utils.formatdate(0, usegmt=True)
 
 
 @pytest.mark.parametrize("after", ["0", "0.001", DATE, "later", "nan", "1 Jan 2020 0:0:0 +99999999999"])
-def test_retry_after_is_heeded_unless_it_is_too_long(after):
+def test_retry_after_is_heeded_unless_it_is_too_long(after, caplog):
     answers = iter([answer({}, "429 No", Retry_After=after), good, answer({}, "503 No", Retry_After="3600")])
     with ChatServer(lambda exchange: next(answers)(exchange)) as server:
         assert one(server).text == "up"
+        assert caplog.text.count("429 No") == 1
         assert "authorization" not in server.headers[0]
         with pytest.raises(AgentFailed, match="3600 s"):
             one(server)

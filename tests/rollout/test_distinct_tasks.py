@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 
 from rollenv.agents.base import OracleAgent, RandomAgent
+from rollenv.core.pictures import picture
 from rollenv.report.summary import tiles
 from rollenv.rollout.evaluate import evaluate, wilson_interval
 from rollenv.rollout.records.folders import Run
@@ -33,6 +37,14 @@ def test_tasks_that_may_differ_are_not_taken_for_one(env_id, kwargs):
     result = evaluate(OracleAgent(), env_id, kwargs, n=20)
     assert not result.repeats
     assert (result.tasks_low, result.tasks_high) == pytest.approx((result.low, result.high))
+
+
+def test_one_question_about_several_pictures_is_several_tasks(tmp_path):
+    shades = {i: picture(np.full((8, 8, 3), i, np.uint8)).url for i in range(3)}
+    rows = [json.dumps({"question": "How bright?", "answer": i, "image": url}) for i, url in shades.items()]
+    (tmp_path / "shades.jsonl").write_text("\n".join(rows))
+    result = evaluate(OracleAgent(), f"data:{tmp_path / 'shades.jsonl'}", {"split": "all"})
+    assert (result.n, result.distinct) == (3, 3)
 
 
 def test_episodes_that_end_at_once_are_not_one_task_where_more_turns_were_to_come():

@@ -277,6 +277,16 @@ def test_a_full_server_says_when_to_come_back(serve):
     env.close()
 
 
+def test_a_client_that_waits_for_a_server_says_so(caplog):
+    from rollenv.remote.address import parse
+    from rollenv.remote.connection import Connection
+
+    absent = Connection(parse("rollenv+ws://127.0.0.1:9")[0][0], patience=3.0)
+    with pytest.raises(ServerLost):
+        absent.ask("describe", "test:Echo-v0")
+    assert caplog.text.count("127.0.0.1:9") == 1
+
+
 class Proxy(threading.Thread):
     """Passes bytes on, until it is told to cut its connections."""
 

@@ -11,7 +11,7 @@ import rollenv
 from rollenv import MissingExtra, UsageError
 from rollenv.cli.common import evaluated_data
 from rollenv.core.checker import check_env
-from rollenv.core.errors import MissingData
+from rollenv.core.errors import MissingData, UnknownEnv
 from rollenv.envs.data.own import answer_in, is_data, questions_at
 from rollenv.serve.sessions import served
 from rollenv.trainers.config import load_config
@@ -337,7 +337,10 @@ def test_clients_of_a_server_cannot_read_its_files():
             [*sums(2), {"question": "What is 1 + 1?", "answer": 3}],
             r"row 3: its question is that of own.jsonl, row 2, with another",
         ),
-        ([*answered("a"), {"question": "x?", "answer": {"a": 1}}], r"row 2: an answer is a text or a number, not dict"),
+        (
+            [*answered("a"), {"question": "x?", "answer": {"a": 1}}],
+            r"row 2: an answer is a text or a number, not {",
+        ),
         ([{"question": "x?", "choices": ["a", "b"], "answer": "C"}], r"row 1: the answer 'C' is none of the choices"),
         ([{"question": "x?", "choices": ["a", "b"], "answer": 3}], r"row 1: the answer 3 is none of the choices"),
         ([{"messages": [], "id": 1}], r"own.jsonl has the columns messages, id; say which one it is with question="),
@@ -357,6 +360,7 @@ def test_a_broken_file_gets_one_line_with_file_and_row(rows, error):
         (b"question,question\na,b\n", r"own.csv, line 1: it has to name each column once"),
         (b"question,answer\nx?,\xff\n", r"own.csv, line 2: this is not UTF-8"),
         (b'question,answer\n"x?,1\n', r"own.csv, line 2: this is not CSV"),
+        (b"question;answer\nx?;1\n", r"own.csv, line 1: its cells are separated by ';'"),
         (b"question,answer\n", r"own.csv has no rows"),
         (b"", r"own.csv has no rows|own.csv, line 1"),
     ],
@@ -365,6 +369,20 @@ def test_a_broken_table_gets_one_line_with_file_and_line(tmp_path, content, erro
     (tmp_path / "own.csv").write_bytes(content)
     with pytest.raises(UsageError, match=error):
         rollenv.make("data:own.csv")
+
+
+def test_answers_may_have_the_shape_of_squads():
+    row = {"question": "Who wrote it?", "answers": {"text": ["Ada", "A. L."], "answer_start": [0, 3]}}
+    env = rollenv.make("data:" + write("squad.jsonl", [row]))
+    for said in ("Ada", "A. L."):
+        env.reset(seed=0)
+        assert env.step(said)[1] == 1.0
+
+
+def test_a_file_with_another_ending_is_told_which_are_read(tmp_path):
+    (tmp_path / "own.tsv").write_text("question\tanswer\n")
+    with pytest.raises(UnknownEnv, match=r"own.tsv is no file of questions.*\.jsonl"):
+        rollenv.make("own.tsv")
 
 
 def test_a_file_of_another_encoding_a_missing_one_and_a_damaged_one(tmp_path):

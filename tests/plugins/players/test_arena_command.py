@@ -62,3 +62,12 @@ def test_wrong_usage_is_said_in_a_line(rollenv_command, words, says):
 def test_the_same_agent_may_play_itself(rollenv_command):
     done = rollenv_command("arena", card_game.ID, "-a", "random", "-a", "random", "-n", "2", "--json")
     assert {s["name"] for s in json.loads(done.stdout)["standings"]} == {"random", "random (2)"}
+
+
+def test_an_agent_whose_moves_the_game_does_not_have_is_refused_instead_of_rated(rollenv_command, tmp_path):
+    (tmp_path / "bare.py").write_text(
+        "import rollenv\nclass Bare(rollenv.Env):\n    players = 2\n    def oracle_action(self):\n        return ''\n"
+    )
+    done = rollenv_command("arena", "bare.py:Bare", "-a", "oracle", "random")
+    assert done.returncode == 2
+    assert "random_action" in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rollenv
-from rollenv.core.errors import MissingExtra, RollenvError, UnknownEnv, UsageError
+from rollenv.core.errors import RollenvError, UnknownEnv, UsageError
 from rollenv.envs.multi.nim import Nim
 from rollenv.plugins.players.multi import MultiTable
 
@@ -88,8 +88,8 @@ def test_names_of_players_are_arguments_of_the_function(aec):
 @pytest.mark.parametrize(
     ("module", "error", "fact"),
     [
-        ("no_such_module", MissingExtra, "no_such_module"),
-        ("aec_games:none", MissingExtra, "none"),
+        ("no_such_module", UsageError, "no_such_module"),
+        ("aec_games:none", UsageError, "none"),
         ("json:loads", UsageError, "cannot be made"),
         ("random:Random", UsageError, "no AEC"),
     ],
