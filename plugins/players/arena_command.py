@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import re
 from collections.abc import Sequence
@@ -26,10 +27,10 @@ from rollenv.cli.playing import PlayOptions, playing, tasks_before
 from rollenv.core.errors import UsageError
 
 #: What agents without a model ask of a game.
-_ABILITIES = {
-    "random": frozenset({"random_action"}),
-    "oracle": frozenset({"oracle"}),
-    "noisy": frozenset({"oracle", "random_action"}),
+_MOVES = {
+    "random": ("sample_random_action",),
+    "oracle": ("oracle_action",),
+    "noisy": ("oracle_action", "sample_random_action"),
 }
 
 #: Deals unless -n says otherwise.
@@ -75,10 +76,11 @@ def command(
     kwargs, names = key_values(settings), [*players]
     n = n or (tasks_before(play.out) if play.resume and play.out else None) or _DEALS
     deals = tasks_of(env, kwargs, n, seed)
-    for agent in players.values():
-        if lacking := _ABILITIES.get(agent.partition(":")[0], frozenset()) - spec(env).abilities:
-            names = ", ".join(sorted(lacking))
-            raise UsageError(f"{agent} cannot play {env}, which does not declare {names}: name other agents")
+    if "://" not in play.workers:
+        with contextlib.closing(spec(env).make(**kwargs)) as game:
+            for agent in players.values():
+                if lacking := [m for m in _MOVES.get(agent.partition(":")[0], ()) if not hasattr(game, m)]:
+                    raise UsageError(f"{agent} cannot play {env}, which has no {lacking[0]}(): name other agents")
     chosen = {name: options.only(agent) for name, agent in players.items()}
     _refuse_unused(options, chosen.values())
     about = {"env": env, "kwargs": kwargs, "agent": ", ".join(names), "agents": names, "n": n, "seed": seed}

@@ -70,4 +70,4 @@ def test_an_agent_whose_moves_the_game_does_not_have_is_refused_instead_of_rated
     )
     done = rollenv_command("arena", "bare.py:Bare", "-a", "oracle", "random")
     assert done.returncode == 2
-    assert "random_action" in done.stderr
+    assert "sample_random_action" in done.stderr
