@@ -12,7 +12,7 @@ from rollenv.agents.engines.base import Sampling, vision_of
 from rollenv.agents.engines.local import short_context
 from rollenv.agents.engines.router import Router
 from rollenv.agents.engines.vllm import VLLMEngine
-from rollenv.agents.local import LocalAgent
+from rollenv.agents.local import LocalAgent, NoEngine
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.core.errors import UsageError
 from rollenv.rollout.episode import Limits
@@ -45,7 +45,8 @@ class TrainedPlayer(Updatable, Agent, Protocol):
 def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> TrainedPlayer:
     """Create the player of the settings."""
     if isinstance(settings, LocalPlayer):
-        base_agent.engine.set_precision(settings.precision)
+        if not isinstance(base_agent.engine, NoEngine):  # a model that is trained alone
+            base_agent.engine.set_precision(settings.precision)
         return base_agent
     prompt = base_agent.prompt
     if isinstance(prompt, ChatPrompt):
