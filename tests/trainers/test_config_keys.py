@@ -54,6 +54,8 @@ NO_DIFFERENCE = {
     "batches.colocated": "a matter of time; test_batches.py",
     "player.kind": "another engine, in its own environment; test_vllm.py",
     "player.options": "of that engine",
+    "player.precision": "rounding; test_engine.py",
+    "launch": "where the run is; test_launch.py",
     **{f"player.{key}": "of that engine" for key in ("url", "patience", "sleep", "lora")},
     "model.size.context": "a limit that short prompts do not reach",
     "model.gradient_checkpointing": "memory",
