@@ -11,6 +11,7 @@ from pathlib import Path
 import rollenv
 from rollenv.core import cards
 from rollenv.core.env_spec import EnvSpec, load_entry_point
+from rollenv.core.errors import MissingExtra
 from rollenv.plugins.publishing import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,7 @@ def _card(card: cards.Card) -> str:
         "arguments": ", ".join(f"`{name}={value!r}`" for name, value in env_spec.kwargs.items()),
         "tasks": env_spec.indexed and "numbered; an evaluation plays each once",
         "deterministic": env_spec.nondeterministic and "no",
-        "source": _source(load_entry_point(env_spec.entry_point, env_spec.id)),
+        "source": _source(env_spec),
     }
     table = ["| | |", "|---|---|"] + [f"| {name} | {_cell(value)} |" for name, value in facts.items() if value]
     parts = [f"## {env_spec.id}", card.about, "\n".join(table)]
@@ -64,7 +65,11 @@ def _card(card: cards.Card) -> str:
     return "\n\n".join(parts)
 
 
-def _source(cls: object) -> str:
+def _source(env_spec: EnvSpec) -> str:
+    try:
+        cls: object = load_entry_point(env_spec.entry_point, env_spec.id)
+    except MissingExtra:  # its module needs a package that is not installed
+        return f"`{str(env_spec.entry_point).replace(':', '.')}`"
     file = inspect.getsourcefile(inspect.unwrap(cls))  # type: ignore[arg-type]
     path = Path(file or "").resolve()
     name = f"{cls.__module__}.{cls.__qualname__}"  # type: ignore[attr-defined]
