@@ -1,4 +1,4 @@
-"""What all launchers do: a run's recipe becomes scripts in its folder, which are submitted and followed."""
+"""The base of launchers: a run's recipe becomes scripts in its folder, which are submitted and followed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class BaseLauncher(Launcher):
     hours: float = Field(0, ge=0)
     """Time limit; 0 for that of the machines."""
     requeue: int = Field(0, ge=0, le=1000)
-    """How often a job that failed or was preempted is started again, from its last checkpoint."""
+    """Maximum restarts of a job that failed or was preempted, from its last checkpoint."""
     follow: bool = True
     """Print the job's log and wait for its end."""
     template: HomePath = ""

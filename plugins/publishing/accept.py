@@ -71,7 +71,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Earned:
-    """What an agent earned: the share of episodes that it solved, and the mean of their rewards."""
+    """The earnings of an agent: the share of episodes that it solved, and the mean of their rewards."""
 
     name: str
     kind: str
@@ -89,7 +89,7 @@ class Earned:
 
 @dataclass
 class Judged:
-    """What was found of one environment."""
+    """The findings on one environment."""
 
     id: str
     refusals: list[Refusal] = field(default_factory=list)

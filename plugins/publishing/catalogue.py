@@ -26,7 +26,7 @@ from rollenv.rollout.evaluate import evaluate
 #: The results that come with rollenv.
 OWN = Path(__file__).with_name("catalogue.jsonl")
 
-#: Kinds of players, with the rules that say that one of them earned too much.
+#: Rules of `rollenv accept` that a player without skill earned too much, and that something outside was touched.
 HACKED = ("unearned", "shown", "cheats", "one answer")
 _SURROUNDINGS = ("network", "surroundings")
 
@@ -151,7 +151,7 @@ def criteria(row: Row) -> dict[str, tuple[bool | None, str]]:
 
 
 #: Columns of the table: title, and the cell of a row.
-COLUMNS = ("id", "random", "no attempt", "one answer", "expert", "turns", *("models", "found"))
+COLUMNS = ("id", "random", "no attempt", "one answer", "expert", "turns", "models", "found")
 
 
 def cells(row: Row, stale: bool = False) -> list[str]:

@@ -95,10 +95,7 @@ def command(
     """
     from rollenv.core.registry import named_wrappers, spec
     from rollenv.core.wrappers.factory import with_tokenizer
-    from rollenv.panels import is_panel, load_panel, panels
-    from rollenv.panels.check import Watched
-    from rollenv.panels.verify import seal
-    from rollenv.rollout.evaluate import evaluate
+    from rollenv.panels import is_panel, load_panel
     from rollenv.rollout.workers.factory import other_python
 
     elsewhere = other_python(play.workers)
@@ -120,18 +117,8 @@ def command(
     if panel:
         plans = [_Plan(panel.name, {}, play, len(panel.members), panel)]
     else:
-        try:
-            plans = _plans(
-                _places(ids, play.out),
-                given,
-                n,
-                play,
-                try_each=len(ids) > 1 and not elsewhere and "://" not in play.workers,
-            )
-        except UnknownEnv as error:
-            if len(ids) == 1 and ":" not in env and (near := did_you_mean(env, panels())):
-                raise UnknownEnv(f"there is no panel {env!r}; {near} And {error}") from error
-            raise
+        try_each = len(ids) > 1 and not elsewhere and "://" not in play.workers
+        plans = _plans(_places(ids, play.out), given, n, play, try_each=try_each)
     form = None
     if prompt:
         from rollenv.trainers.config import load_prompt
@@ -151,23 +138,13 @@ def command(
     player: Agent | None = None
     results, every = [], []
     for plan, folder in zip(plans, folders, strict=True):
-        env, kwargs = plan.env, plan.kwargs
         if player is None or not model:  # a model is loaded once; other agents count what each evaluation cost
-            played = [part.kwargs for part in plan.panel.parts] if plan.panel else [kwargs]
-            native = any(one.get("calls") == "native" for one in played)
-            player = make_agent(agent, options, native=native, answer_tokens=answer_tokens)
+            player = make_agent(agent, options, native=plan.native, answer_tokens=answer_tokens)
         if form:
-            _set_prompt(player, form, plan.env_ids[0], kwargs, around)
-        with playing(env, plan.n * k, player, options, plan.play, folder) as opened:
-            if panel:
-                opened["watch"] = Watched(panel, opened["watch"])
-                result = evaluate(player, env, tasks=panel.tasks(), k=k, **opened)
-            else:
-                result = evaluate(player, env, kwargs, n=plan.n, k=k, seed=seed, wrappers=around, **opened)
-        numbers = {**plan.about(common), **result.to_dict(), **totals(player)}
-        if panel and plan.play.out:
-            numbers["seal"] = seal(plan.play.out, numbers)
-        plan.play.save(numbers)
+            _set_prompt(player, form, plan.env_ids[0], plan.kwargs, around)
+        with playing(plan.env, plan.n * k, player, options, plan.play, folder) as opened:
+            result = plan.evaluate(player, k, seed, around, opened)
+        numbers = plan.save({**plan.about(common), **result.to_dict(), **totals(player)})
         if not play.json:
             _print(result, agent)
             plan.play.tell()
@@ -195,6 +172,38 @@ class _Plan:
     def env_ids(self) -> list[str]:
         """The ids of its environments."""
         return [part.env for part in self.panel.parts] if self.panel else [self.env]
+
+    @property
+    def native(self) -> bool:
+        """True if an environment leaves the form of calls to the endpoint or the chat template."""
+        played = [part.kwargs for part in self.panel.parts] if self.panel else [self.kwargs]
+        return any(kwargs.get("calls") == "native" for kwargs in played)
+
+    def evaluate(
+        self, player: Agent, k: int, seed: int, around: dict[str, dict[str, Any]], opened: dict[str, Any]
+    ) -> Evaluation:
+        """Play its tasks.
+
+        Args:
+            around: the wrappers.
+            opened: what :func:`playing` yields.
+        """
+        from rollenv.panels.check import Watched
+        from rollenv.rollout.evaluate import evaluate
+
+        if self.panel:
+            opened["watch"] = Watched(self.panel, opened["watch"])
+            return evaluate(player, self.env, tasks=self.panel.tasks(), k=k, **opened)
+        return evaluate(player, self.env, self.kwargs, n=self.n, k=k, seed=seed, wrappers=around, **opened)
+
+    def save(self, numbers: dict[str, Any]) -> dict[str, Any]:
+        """Write the numbers, sealed if they are of a panel, into the folder if there is one, and return them."""
+        from rollenv.panels.verify import seal
+
+        if self.panel and self.play.out:
+            numbers["seal"] = seal(self.play.out, numbers)
+        self.play.save(numbers)
+        return numbers
 
     def about(self, common: dict[str, Any]) -> dict[str, Any]:
         """Return what the numbers are of."""
@@ -234,13 +243,19 @@ def _plans(
     places: Sequence[tuple[str, Path | None]], given: dict[str, Any], n: str, play: PlayOptions, *, try_each: bool
 ) -> list[_Plan]:
     from rollenv.core.registry import spec
+    from rollenv.panels import panels
 
     plans = []
     for named, out in places:
-        env, kwargs = evaluated_data(named, given)
-        if try_each:
-            spec(env).make(**kwargs).close()  # settings that it does not take, and data that is missing
-        number = _number_of_tasks(env, kwargs, n, out if play.resume else None)
+        try:
+            env, kwargs = evaluated_data(named, given)
+            if try_each:
+                spec(env).make(**kwargs).close()  # settings that it does not take, and data that is missing
+            number = _number_of_tasks(env, kwargs, n, out if play.resume else None)
+        except UnknownEnv as error:
+            if len(places) == 1 and ":" not in named and (near := did_you_mean(named, panels())):
+                raise UnknownEnv(f"there is no panel {named!r}; {near} And {error}") from error
+            raise
         plans.append(_Plan(env, kwargs, dataclasses.replace(play, out=out), number))
     return plans
 

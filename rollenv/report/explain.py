@@ -1,4 +1,4 @@
-"""What happened in a run, in sentences that each link to what they were read from."""
+"""The course of a run, in sentences that each link to what they were read from."""
 
 from __future__ import annotations
 

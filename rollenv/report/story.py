@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Told:
-    """What is told of a stored episode; numbers of turns and tokens begin at 1."""
+    """The facts of a stored episode; numbers of turns and tokens begin at 1."""
 
     part: int
     """0 of an evaluation, 1 of an update."""
@@ -32,7 +32,7 @@ class Told:
     """The first turn whose answer ended at a limit; 0 for none."""
     group: int = 0
     why: tuple[str, ...] = ()
-    """Why turns of an update were not trained on; "" for those that were."""
+    """Reasons for which turns of an update were not trained on; "" for those that were."""
     gaps: tuple[float, int] = (0.0, 0)
     """Sum of |log π - log μ| over the tokens that the trainer read with the weights that sampled them; their number."""
     widest: tuple[float, int, int] = (0.0, 0, 0)

@@ -422,7 +422,7 @@ class TrackersConfig(Section):
 
 
 class ReportConfig(Section):
-    """What the run's page (`rollenv view`) has besides curves and evaluations."""
+    """Parts of the run's page (`rollenv view`) besides curves and evaluations."""
 
     tokens: int = Field(0, ge=0)
     """Groups of each update whose episodes are stored in ``updates.jsonl``, with the trainer's probability, advantage,
