@@ -19,7 +19,7 @@ patient = httpx.Client(timeout=300, limits=httpx.Limits(max_keepalive_connection
 
 
 class Served:
-    """A server in a process of its own."""
+    """A server in a process of its own, which runs the statement ``first`` before it starts."""
 
     def __init__(
         self,
@@ -28,8 +28,9 @@ class Served:
         env: dict[str, str] | None = None,
         workers: int = 2,
         stderr: IO[str] | None = None,
+        first: str = "pass",
     ):
-        code = "import oddities; from rollenv.cli.main import main; main()"
+        code = f"import oddities; from rollenv.cli.main import main; {first}; main()"
         command = [sys.executable, "-c", code, "serve", "--port", str(port), "--workers", str(workers), *args]
         path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
         environ = os.environ | {"PYTHONPATH": path} | (env or {})
