@@ -7,8 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import gymnasium
@@ -16,6 +14,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import rollenv
+
+sys.path.append(str(Path(__file__).parent / "plugins" / "harnesses"))
+from stub_endpoint import Endpoint
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples/one_file"
@@ -223,31 +224,12 @@ def test_clients_of_a_server(peer, episode, served):
     assert seen is None or told == seen
 
 
-class Expert(BaseHTTPRequestHandler):
+class Expert(Endpoint):
     """A model that leaves a multiple of four."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        coins = int(re.findall(r"(\d+) coins are left", str(asked["messages"]))[-1])
-        same = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "stub"}
-        said = {"role": "assistant", "content": f"\\boxed{{{coins % 4 or 1}}}"}
-        choices = [
-            {"index": 0, "delta": said, "finish_reason": None},
-            {"index": 0, "delta": {}, "finish_reason": "stop"},
-        ]
-        usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
-        parts = [{**same, "choices": [choice]} for choice in choices] + [{**same, "choices": [], "usage": usage}]
-        body = "".join(f"data: {part}\n\n" for part in [*map(json.dumps, parts), "[DONE]"]).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
+    def answer(self, body):
+        coins = int(re.findall(r"(\d+) coins are left", str(body["messages"]))[-1])
+        return f"\\boxed{{{coins % 4 or 1}}}", None
 
 
 def test_verifiers(tmp_path):
@@ -266,26 +248,14 @@ def test_verifiers(tmp_path):
         ENV,
     ]
     subprocess.run(package, check=True, env=environ, cwd=tmp_path, timeout=300)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Expert) as server:
-        threading.Thread(target=server.serve_forever).start()
-        command = [
-            bin_ / "vf-eval",
-            "pile-tasks",
-            "--env.player.harness.id",
-            "null",
-            "--env.player.runtime.type",
-            "subprocess",
-        ]
-        command += [
-            "--model",
-            "stub",
-            "--client.base-url",
-            f"http://127.0.0.1:{server.server_address[1]}/v1",
-            "--no-push",
-        ]
-        command += ["--client.api-key-var", "NO_KEY", "--no-rich", "--run.dir", "run", "-n", "2", "-r", "1"]
-        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600)
-        server.shutdown()
+    model = Expert(commands=[])
+    command = [
+        bin_ / "vf-eval", "pile-tasks", "--env.player.harness.id", "null", "--env.player.runtime.type", "subprocess",
+        "--model", "stub", "--client.base-url", f"http://{model.address}/v1", "--client.api-key-var", "NO_KEY",
+        "--no-push", "--no-rich", "--run.dir", "run", "-n", "2", "-r", "1",
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600)
+    model.close()
     written = tmp_path / "outputs/run/traces.jsonl"
     assert written.exists(), done.stdout + done.stderr
     scores = [json.loads(line)["traces"][0]["rewards"]["reward"]["score"] for line in written.read_text().splitlines()]

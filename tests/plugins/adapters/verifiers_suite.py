@@ -1,14 +1,11 @@
 """``vf-eval`` of verifiers over rollenv's environments, against an endpoint on this machine. Nothing is uploaded."""
 
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 import warnings
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -20,6 +17,9 @@ with warnings.catch_warnings():
     from rollenv.plugins.adapters.verifiers import RollenvConfig, RollenvTaskset, package
 
 from rollenv.core.errors import UnknownEnv, UsageError
+
+sys.path.append(str(Path(__file__).parents[1] / "harnesses"))
+from stub_endpoint import Endpoint
 
 GUESS = "game:GuessTheNumber-v0-easy"
 BIN = Path(sys.executable).parent
@@ -40,30 +40,14 @@ def register():
 """
 
 
-class Endpoint(BaseHTTPRequestHandler):
-    """Streams a guess: the middle of what is left."""
+class Guessing(Endpoint):
+    """Guesses the middle of what is left."""
 
-    protocol_version = "HTTP/1.1"
+    def __init__(self):
+        super().__init__(commands=[])
 
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        same = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "stub"}
-        text = {"role": "assistant", "content": guess(str(asked["messages"]))}
-        choices = [
-            {"index": 0, "delta": text, "finish_reason": None},
-            {"index": 0, "delta": {}, "finish_reason": "stop"},
-        ]
-        usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
-        parts = [{**same, "choices": [choice]} for choice in choices] + [{**same, "choices": [], "usage": usage}]
-        body = "".join(f"data: {part}\n\n" for part in [*map(json.dumps, parts), "[DONE]"]).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        pass
+    def answer(self, body):
+        return guess(str(body["messages"])), None
 
 
 def guess(text):
@@ -83,14 +67,15 @@ def by_hand(seed, **kwargs):
 
 
 @pytest.fixture(scope="module")
-def url():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def endpoint():
+    found = Guessing()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def url(endpoint):
+    return f"http://{endpoint.address}/v1"
 
 
 def vf_eval(folder, url, *args):
@@ -166,36 +151,14 @@ def test_the_package_is_one(tmp_path):
     assert "already exists" in done.stderr
 
 
-class Looking(Endpoint):
-    """Notes the pictures that it is sent."""
-
-    seen = []
-
-    def do_POST(self):
-        size = int(self.headers["Content-Length"])
-        sent = self.rfile.read(size)
-        self.seen.append(
-            [
-                part["image_url"]["url"]
-                for m in json.loads(sent)["messages"]
-                for part in m["content"]
-                if isinstance(part, dict) and part["type"] == "image_url"
-            ]
-        )
-        self.rfile = io.BytesIO(sent)
-        super().do_POST()
-
-
-def test_pictures_reach_the_model_with_equal_bytes(tmp_path):
+def test_pictures_reach_the_model_with_equal_bytes(tmp_path, endpoint, url):
     package(tmp_path / "guessing-tasks", "game:Sokoban-v0-tiny")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Looking) as server:
-        threading.Thread(target=server.serve_forever).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-        kwargs = json.dumps({"images": "only"})
-        settings = ("--env.taskset.kwargs", kwargs, "--env.taskset.seed", "5")
-        (episode,) = vf_eval(tmp_path, url, "-n", "1", "-r", "1", *settings)
-        server.shutdown()
+    kwargs = json.dumps({"images": "only"})
+    before = len(endpoint.asked)
+    settings = ("--env.taskset.kwargs", kwargs, "--env.taskset.seed", "5")
+    (episode,) = vf_eval(tmp_path, url, "-n", "1", "-r", "1", *settings)
     assert episode["ok"], episode
     env = rollenv.make("game:Sokoban-v0-tiny", images="only")
     (first,) = env.reset(5)[1]["images"]
-    assert Looking.seen[0] == [first.url]
+    parts = [part for m in endpoint.asked[before]["messages"] for part in m["content"] if isinstance(part, dict)]
+    assert [part["image_url"]["url"] for part in parts if part["type"] == "image_url"] == [first.url]
