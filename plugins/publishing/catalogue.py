@@ -1,7 +1,7 @@
 """Measured numbers of environments: what each kind of player earns, what the checks found, and what follows.
 
 Every environment is judged as ``rollenv accept`` does, in processes of its own, and its row is stored as soon as it is
-measured: an interrupted measurement goes on where it was. The five criteria are those of OpenEnv's RFC 008.
+measured: an interrupted measurement goes on where it was. The six criteria are those of OpenEnv's RFC 008.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import hashlib
 import html
+import importlib.metadata
 import importlib.util
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 from rollenv.agents.base import Agent
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import DataFiles, Package
 from rollenv.core.version import __version__
 from rollenv.plugins.publishing.accept import Judged, judge
 from rollenv.rollout.evaluate import evaluate
@@ -26,9 +28,11 @@ from rollenv.rollout.evaluate import evaluate
 #: The results that come with rollenv.
 OWN = Path(__file__).with_name("catalogue.jsonl")
 
-#: Rules of `rollenv accept` that a player without skill earned too much, and that something outside was touched.
+#: Rules of `rollenv accept` that say: a player without skill earned too much; something outside was touched; two
+#: equal episodes differ.
 HACKED = ("unearned", "shown", "cheats", "one answer")
 _SURROUNDINGS = ("network", "surroundings")
+_DIFFERS = ("seeds", "replay", "processes", "global rng")
 
 Row = dict[str, Any]
 
@@ -43,7 +47,7 @@ def read(file: Path) -> dict[str, Row]:
         return {}
     try:
         rows = [Row(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
-        return {row["id"]: {"players": {}, "models": {}, "refused": [], **row} for row in rows}
+        return {row["id"]: {"players": {}, "models": {}, "refused": [], "sources": [], **row} for row in rows}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{file} is no catalogue of `rollenv catalogue --measure`: {error}") from error
 
@@ -101,6 +105,7 @@ def row_of(env_spec: EnvSpec, judged: Judged) -> Row:
         "rollenv": __version__,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "needs": [str(need) for need in env_spec.needs],
+        "sources": [source_of(need) for need in env_spec.needs if isinstance(need, Package | DataFiles)],
         "levels": len(env_spec.levels),
         "tasks": "numbered" if env_spec.indexed else "by seed",
         "abilities": sorted(env_spec.abilities),
@@ -109,6 +114,20 @@ def row_of(env_spec: EnvSpec, judged: Judged) -> Row:
         "models": {},
         "refused": sorted({refusal.rule for refusal in judged.refusals}),
     }
+
+
+def source_of(need: Package | DataFiles) -> str:
+    """Return where something that an environment needs comes from: a package's licence, or the source of files."""
+    if isinstance(need, DataFiles):
+        return f"{need}, {need.source}" if need.source else str(need)
+    try:
+        about = importlib.metadata.metadata(need.name).json
+    except importlib.metadata.PackageNotFoundError:
+        return need.name
+    classified = [line.rpartition(" :: ")[2] for line in about.get("classifier", []) if "License ::" in line]
+    named = str(about.get("license", "")).partition("\n")[0]
+    licence = about.get("license_expression") or ", ".join(classified) or named
+    return f"{need.name} {about['version']}, {licence or 'no licence named'}"
 
 
 def _played(env_spec: EnvSpec, agent: Agent, episodes: int) -> dict[str, Any]:
@@ -133,7 +152,8 @@ def criteria(row: Row) -> dict[str, tuple[bool | None, str]]:
     players = row["players"]
     expert, chance = players.get("expert"), players.get("random")
     below, above = (chance and chance["reward"]), (expert and expert["reward"])
-    hacked, moved = ([rule for rule in row["refused"] if rule in of] for of in (HACKED, _SURROUNDINGS))
+    kinds = HACKED, _SURROUNDINGS, _DIFFERS
+    hacked, moved, differs = ([rule for rule in row["refused"] if rule in kind] for kind in kinds)
     endless = row["tasks"] == "by seed"
     return {
         "scales": (endless, f"tasks {row['tasks']}, {row['levels']} levels"),
@@ -147,11 +167,15 @@ def criteria(row: Row) -> dict[str, tuple[bool | None, str]]:
             f"broken: {', '.join(hacked)}" if hacked else "players without an attempt, copies, constants, readers",
         ),
         "observable": ("state" in row["abilities"], f"abilities: {', '.join(row['abilities']) or 'none'}"),
+        "reproducible": (
+            not differs,
+            f"broken: {', '.join(differs)}" if differs else "equal episodes in instances, replays and fresh processes",
+        ),
     }
 
 
 #: Columns of the table: title, and the cell of a row.
-COLUMNS = ("id", "random", "no attempt", "one answer", "expert", "turns", "models", "found")
+COLUMNS = ("id", "random", "no attempt", "one answer", "expert", "turns", "models", "made of", "found")
 
 
 def cells(row: Row, stale: bool = False) -> list[str]:
@@ -166,7 +190,7 @@ def cells(row: Row, stale: bool = False) -> list[str]:
     found = ", ".join([*row["refused"], *(["stale"] if stale else [])])
     idle = success("unearned", "reader", "cheat")
     shown = success("random"), idle, success("constant", "many"), success("expert"), str(turns["turns"])
-    return [row["id"], *shown, ", ".join(models), found]
+    return [row["id"], *shown, ", ".join(models), "; ".join(row["sources"]), found]
 
 
 def page(rows: Sequence[Row]) -> str:

@@ -11,8 +11,6 @@ from rollenv.cli.common import JSON, AgentOptions, console, json_result, make_ag
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import list_envs
 
-_HEAD = '<!doctype html><html lang="en"><meta charset="utf-8"><title>Environments</title>'
-
 
 def command(
     pattern: str = typer.Argument("", help="Only ids that contain this text.", autocompletion=completion.ids),

@@ -135,7 +135,7 @@ def python():
         ("<python>1 / 0</python>", "ZeroDivisionError", True),
         ("<python>while True: pass</python>", "Stopped after 2 seconds", True),
         ("<python>import os; os._exit(3)</python>", "exited with 3", True),
-        ("<python>print('x' * 10 ** 8)</python>", "too much output", True),
+        ("<python>print('x' * 10 ** 7)</python>", "too much output", True),
         ("<python>x = bytearray(1 << 33)</python>", "MemoryError", True),
         ("<python>import sys; print('note', file=sys.stderr)</python>", "note", False),
         ("<python>import socket; socket.create_connection(('127.0.0.1', 1))</python>", "refused", True),

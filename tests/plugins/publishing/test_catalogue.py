@@ -3,9 +3,11 @@
 import json
 from dataclasses import replace
 
+import numpy
 import pytest
 
 from rollenv.core.errors import UsageError
+from rollenv.core.needs import DataFiles, Package
 from rollenv.core.registry import spec
 from rollenv.plugins.publishing import catalogue
 
@@ -63,6 +65,7 @@ def test_a_changed_argument_changes_the_fingerprint():
         (row("a", expert=0.2, random=0.3), "learnable", False),
         (row("a", refused=["unearned"]), "not hackable", False),
         (row("a", refused=["network"]), "secure", False),
+        (row("a", refused=["processes"]), "reproducible", False),
         (row("a", abilities=[]), "observable", False),
         (row("a", tasks="numbered"), "scales", False),
         (row("a", players={}), "learnable", None),
@@ -73,6 +76,12 @@ def test_each_criterion_says_whether_it_holds_and_by_what(made, criterion, holds
     found = catalogue.criteria(made)
     assert found[criterion][0] is holds
     assert all(how for _, how in found.values())
+
+
+def test_a_row_says_what_its_environment_is_made_of():
+    assert catalogue.source_of(Package("numpy")).startswith(f"numpy {numpy.__version__}, ")
+    assert catalogue.source_of(Package("no-such-package")) == "no-such-package"
+    assert "https://example.org" in catalogue.source_of(DataFiles("words", source="https://example.org"))
 
 
 @pytest.mark.parametrize("text", ["{", "[]\n", '{"name": 1}\n', "3\n"])
