@@ -230,7 +230,10 @@ def _spec_of_game(game: str) -> Any:
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.Error, ValueError) as error:
-        hint = did_you_mean(name, gymnasium.registry, "gymnasium:MODULE:ID imports what registers an id", most=3)
+        otherwise = "gymnasium:MODULE:ID imports what registers an id"
+        if module:
+            otherwise = f"importing {module} registered no such id there: old packages register in gym"
+        hint = did_you_mean(name, gymnasium.registry, otherwise, most=3)
         raise UnknownEnv(f"Gymnasium has no environment {name!r}; {hint}") from error
 
 
@@ -337,6 +340,8 @@ class GymnasiumEnv(Env):
         result = self._asked("step", meant)
         try:
             observation, reward, terminated, truncated, info = result
+            if np.ndim(reward):
+                raise ValueError(f"the reward {reward!r:.40} is several numbers; a turn is paid by one")
             outcome = float(reward), bool(terminated), bool(truncated)
             words = any(isinstance(each, str | bytes) for each in (reward, terminated, truncated))
             if words or not math.isfinite(outcome[0]) or not isinstance(info, dict):
