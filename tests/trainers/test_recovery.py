@@ -547,15 +547,18 @@ def combination(number: int) -> list[str]:
     return [*drawn, "iterations=2", "eval.episodes=2"]
 
 
+#: Algorithms that learn from given answers.
+GIVEN = ("imitation", "dpo", "ipo", "kto", "simpo", "dmpo", "reward_model")
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("number", range(40))
 def test_any_combination_trains_or_says_why_not(tmp_path, number, caplog):
     """No raw error, nothing that is not finite, and no step that silently changes nothing."""
     settings = combination(number)
-    try:
-        load_config("sokoban", [*PLAIN, *settings])
-    except UsageError as refusal:  # an algorithm that is a whole loss, or learns from given answers
-        assert settings[0] in str(refusal)
+    if settings[0].partition("=")[2] in GIVEN:
+        with pytest.raises(UsageError, match=settings[0]):
+            load_config("sokoban", [*PLAIN, *settings])
         return
     with start(tmp_path / "run", settings) as run:
         before = weights_of(run.state.policy)
