@@ -33,6 +33,10 @@ T = TypeVar("T")
 #: The path of the environment's own expert.
 ORACLE = "oracle"
 
+_UNREADABLE = (
+    "neither tokens nor messages: write their texts with `rollenv export --format chat` (or pairs), and "
+    "train on that file"
+)
 _NO_CHATS = "this model has no chat template, so that it can read one prompt and its completion only"
 
 
@@ -100,7 +104,8 @@ def check_given(paths: Sequence[str], unusable: Unusable, *, chats: bool = True)
         if not path.exists():
             raise UsageError(f"there is no file or folder {str(path)!r}")
         if has_episodes(path):
-            next(stored_episodes(path), None)  # which says what is damaged or missing
+            if not any(t.turns and (t.turns[0].prompt_ids or t.turns[0].messages) for t in stored_episodes(path)):
+                raise UsageError(f"the episodes of {path} have {_UNREADABLE}")
             continue
         if not is_data(str(path)):
             raise UsageError(f"{path} has neither rows nor stored episodes")
@@ -176,10 +181,12 @@ def given_episodes(
             turns = [replace(turn, reward=1.0) for n, turn in enumerate(trajectory.turns) if n not in skipped]
             if turns:
                 yield Group(trajectory.task, [replace(trajectory, turns=turns)])
-    for number, why in ((failed, "failed"), (without, "have neither tokens nor messages")):
+    groups = [group for group in tasks.values() if len(group.trajectories) > 1]
+    once = "are the only ones of their tasks: play each several times, as with `rollenv eval -k 4`"
+    for number, why in (failed, "failed"), (without, f"have {_UNREADABLE}"), (len(tasks) - len(groups), once):
         if number:
             logger.warning("%s: %d episodes are left out, which %s", path, number, why)
-    yield from (group for group in tasks.values() if len(group.trajectories) > 1)
+    yield from groups
 
 
 def _check_tokenizer(path: Path, trajectory: Trajectory, agent: LocalAgent) -> None:
@@ -226,8 +233,6 @@ def _groups_of_rows(
             unusable(UsageError(f"{example.where}: {error}"))
         if number % 100 == 99:
             report("reading", number + 1, len(examples), {})
-    if isinstance(compared, Kto) and len({group.trajectories[0].success for group in groups}) < 2:
-        raise UsageError("all labels are equal: KTO needs good and bad answers")
     return groups
 
 

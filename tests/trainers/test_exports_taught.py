@@ -13,12 +13,15 @@ import tiny_runs
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "agents")]
 from chat_server import ChatServer, completion
+from chat_templates import QWEN3
 from seeing import seeing
 
 from rollenv.agents import Gateway, LocalAgent
 from rollenv.agents.base import ConstantAgent, OracleAgent
 from rollenv.agents.chat.endpoint import Endpoint
+from rollenv.agents.demonstrator import Demonstrator
 from rollenv.agents.gateway.endpoint import Upstream
+from rollenv.agents.prompts import ChatPrompt
 from rollenv.core.errors import UsageError
 from rollenv.rollout import RolloutManager, Task
 from rollenv.rollout.exports import export
@@ -35,7 +38,7 @@ SOURCES = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def agent(tmp_path_factory):
     path = tiny_runs.chat_model(tmp_path_factory.mktemp("a chat model"))
     return LocalAgent.load(path, plays=False)
@@ -71,6 +74,28 @@ def test_each_answer_is_learned_once_after_all_that_was_shown(agent, tmp_path, s
             at = read.index(shown, at)
         name = turn.text.partition('"name": "')[2].partition('"')[0]
         assert name in said if name else said == words(turn.text)
+
+
+@pytest.mark.parametrize("form", ["chat", "completions"])
+@pytest.mark.parametrize("kwargs", [{}, {"calls": "native"}])
+@pytest.mark.parametrize("env_id", ["tools:Tiny-v0", "tool:Calculator-v0"])
+def test_results_of_tools_have_the_tokens_of_play(agent, tmp_path, env_id, kwargs, form):
+    agent.engine.max_context = 100_000
+    agent.tokenizer.chat_template = QWEN3 if kwargs else tiny_runs.CHATML
+    agent.prompt = ChatPrompt(tools="template" if kwargs else "text")
+    with RolloutManager(Demonstrator(agent, 0.4)) as manager:
+        groups = manager.collect([Task(env_id, seed, kwargs) for seed in range(3)], group_size=2)
+    episodes = [t for group in groups for t in group]
+    storage.write(tmp_path / "episodes.jsonl", episodes)
+    export(tmp_path / "episodes.jsonl", tmp_path / f"out.{form}.jsonl")
+
+    def tokens(path):
+        learned = (t for group in read_given([str(path)], agent, None) for t in group)
+        return {(turn.prompt_ids, turn.response_ids) for t in learned for turn in t.turns}
+
+    expert = tokens(tmp_path / "episodes.jsonl")  # random moves are played, and not learned
+    assert tokens(tmp_path / f"out.{form}.jsonl") == expert
+    assert len(expert) < len({(turn.prompt_ids, turn.response_ids) for t in episodes for turn in t.turns})
 
 
 @pytest.mark.parametrize("form", ["chat", "completions"])

@@ -269,6 +269,20 @@ def test_labels_that_are_all_one_teach_nothing(model, tmp_path):
         sft(model, rows_at(tmp_path / "rows.jsonl", rows), tmp_path / "run", algorithm="kto")
 
 
+def test_a_pool_that_compares_nothing_says_what_to_do(model, tmp_path, caplog):
+    played = [Trajectory(Task("a:b", 0), [Turn((5, 6), (7, n), (0.0, 0.0), 0.0, "", "")], "terminated") for n in (8, 9)]
+    storage.write(tmp_path / "alike.jsonl", played)
+    with pytest.raises(UsageError, match="no pair"):
+        sft(model, tmp_path / "alike.jsonl", tmp_path / "run", algorithm="kto")
+    storage.write(tmp_path / "once.jsonl", played[:1])
+    with pytest.raises(UsageError):
+        sft(model, tmp_path / "once.jsonl", tmp_path / "run", algorithm="dpo")
+    assert "1 episodes are left out, which are the only ones of their tasks" in caplog.text
+    storage.write(tmp_path / "texts.jsonl", [replace(played[0], turns=[replace(played[0].turns[0], prompt_ids=())])])
+    with pytest.raises(UsageError, match="rollenv export"):
+        preflight(load_config("sft", ["algorithm=dpo", f"model={model}", f"batches.data={tmp_path / 'texts.jsonl'}"]))
+
+
 # -- training ----------------------------------------------------------------------------------------------------------
 
 

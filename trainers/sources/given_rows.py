@@ -124,7 +124,8 @@ def _chats(row: Row) -> tuple[tuple[Chat, ...], tuple[float, ...]]:
         same = next(i for i, (a, b) in enumerate(itertools.zip_longest(*pair)) if a != b)
         return tuple([*_read_only(chat[:same]), *chat[same:]] for chat in pair), (_margin(row), 0.0)
     if kind == "label":
-        label = {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}.get(str(row["label"]).lower())  # CSV has texts
+        words = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}  # CSV has texts
+        label = words.get(str(row["label"]).lower())
         if label is None:
             raise UsageError(f"label is true or false, not {row['label']!r:.40}")
         return (_with_answer(_asked(row), row["completion"]),), (label,)
@@ -139,7 +140,9 @@ def _chats(row: Row) -> tuple[tuple[Chat, ...], tuple[float, ...]]:
             raise UsageError(f"input is a text, not {more!r:.40}")
         asked = [{"role": "user", "content": "\n\n".join(filter(None, (row["instruction"], more)))}]
         return ([*_system(row), *_history(row), *_with_answer(asked, row["output"])],), (1.0,)
-    raise UsageError(f"its columns are {', '.join(map(str, row)) or 'none'}; known shapes are {_SHAPES}")
+    empty = [str(name) for name, value in row.items() if value is None]
+    lacking = f" ({', '.join(empty)}: null)" if empty else ""
+    raise UsageError(f"its columns are {', '.join(map(str, row)) or 'none'}{lacking}; known shapes are {_SHAPES}")
 
 
 def _system(row: Row) -> Chat:

@@ -167,7 +167,7 @@ def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Coun
                 PictureFiles(file.parent).save(image)
     except UsageError:  # of the condition
         raise
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         hint = "; write it to a .jsonl file" if file.suffix == ".parquet" else ""
         raise UsageError(f"a row of the format {form} does not fit {file.suffix}: {error}{hint}") from error
 
