@@ -147,11 +147,22 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def advice_on_epochs(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    """Return what to raise if a training on given answers ended while its loss on held-out rows still fell."""
-    losses = [row["eval/loss"] for row in rows if "eval/loss" in row]
-    if len(losses) < 2 or losses[-1] > 0.98 * losses[-2]:
+    """Return what to change if the loss on held-out rows hardly fell, still fell in the second half, or rose again."""
+    losses = [(row["eval/loss"], row["iteration"]) for row in rows if "eval/loss" in row]
+    if len(losses) < 2:
         return ""
-    return f"the loss on held-out rows still falls ({losses[-2]:.3f} to {losses[-1]:.3f}): raise {key}"
+    (first, _), (last, end), (lowest, at) = losses[0], losses[-1], min(losses)
+    if last > 1.02 * lowest and at:
+        return f"the loss on held-out rows was lowest at iteration {at:.0f} of {end:.0f} ({lowest:.3f}): lower {key}"
+    if last > 0.98 * first:
+        known = "unless the model knew these answers before"
+        return (
+            f"the loss on held-out rows hardly fell ({first:.3f} to {last:.3f}): raise {key}, or optimizer.lr, {known}"
+        )
+    half = [loss for loss, iteration in losses if iteration <= end / 2][-1]
+    if last < 0.98 * half:
+        return f"the loss on held-out rows still falls ({half:.3f} to {last:.3f}): raise {key}"
+    return ""
 
 
 def is_setting(text: str) -> bool:
