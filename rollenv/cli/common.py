@@ -152,17 +152,17 @@ def advice_on_epochs(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     if len(losses) < 2:
         return ""
     (first, _), (last, end), (lowest, at) = losses[0], losses[-1], min(losses)
-    if last > 1.02 * lowest and at:
-        return f"the loss on held-out rows was lowest at iteration {at:.0f} of {end:.0f} ({lowest:.3f}): lower {key}"
-    if last > 0.98 * first:
-        known = "unless the model knew these answers before"
-        return (
-            f"the loss on held-out rows hardly fell ({first:.3f} to {last:.3f}): raise {key}, or optimizer.lr, {known}"
-        )
     half = [loss for loss, iteration in losses if iteration <= end / 2][-1]
-    if last < 0.98 * half:
-        return f"the loss on held-out rows still falls ({half:.3f} to {last:.3f}): raise {key}"
-    return ""
+    told = ""
+    if last > 1.02 * lowest and at:
+        told = f"was lowest at iteration {at:.0f} of {end:.0f} ({lowest:.3f}): lower {key}"
+    elif last > 1.02 * lowest:
+        told = f"only rose ({first:.3f} to {last:.3f}): lower optimizer.lr"
+    elif last > 0.98 * first:
+        told = f"hardly fell ({first:.3f} to {last:.3f}): raise {key}, or optimizer.lr, unless the answers were known"
+    elif last < 0.98 * half:
+        told = f"still falls ({half:.3f} to {last:.3f}): raise {key}"
+    return f"the loss on held-out rows {told}" if told else ""
 
 
 def is_setting(text: str) -> bool:

@@ -131,7 +131,7 @@ def test_a_reward_model_takes_a_number_of_updates_as_sft_does():
         ([5.0, 4.0, 3.9, 3.85], "still falls"),
         ([5.0, 3.0, 2.99, 2.99], ""),
         ([5.0, 2.0, 2.1, 2.2], "lowest at iteration 1 of 3"),
-        ([5.0, 6.0], "hardly fell"),
+        ([5.0, 6.0], "only rose"),
     ],
 )
 def test_the_held_out_loss_says_what_to_change(losses, advice):

@@ -126,6 +126,42 @@ def test_a_gateways_record_teaches_what_the_program_was_answered(agent, tmp_path
     )
 
 
+def test_a_record_of_an_endpoint_teaches_each_line_of_calls_with_its_functions(agent, tmp_path):
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": "find", "description": "", "parameters": schema}}]
+
+    async def behave(exchange):
+        await exchange.json(completion(f"It is {len(exchange.body['messages'])}."))
+
+    with (
+        ChatServer(behave) as server,
+        Gateway(Upstream(Endpoint(server.url), "m"), record=tmp_path / "calls.jsonl") as gateway,
+    ):
+        for offered in (None, tools):
+            session, messages = gateway.open("a task"), [{"role": "user", "content": "What is 2 + 3?"}]
+            for chat in (messages, [{"role": "user", "content": "Another thing."}] * 2):
+                body = {"model": "m", "messages": chat, "tools": offered}
+                httpx.post(f"{session.base_url}/chat/completions", json=body).raise_for_status()
+            session.finish(reward=1.0)
+    agent.engine.max_context = 100_000
+    paths = [tmp_path / "calls.jsonl", tmp_path / "out.chat.jsonl", tmp_path / "out.chat.parquet"]
+    for path in paths[1:]:
+        export(paths[0], path)
+    record, *others = (
+        {
+            (turn.prompt_ids, turn.response_ids)
+            for group in read_given([str(path)], agent, None)
+            for t in group
+            for turn in t.turns
+        }
+        for path in paths
+    )
+    assert others == [record, record]
+    prompts = [agent.decode(prompt) for prompt, _ in record]
+    assert ["find" in prompt for prompt in prompts].count(True) == 2
+    assert not any("2 + 3" in prompt and "Another" in prompt for prompt in prompts)
+
+
 def test_pictures_are_learned_from_stored_episodes_and_never_left_out(tmp_path):
     agent = seeing(max_new_tokens=3)
     task = Task("game:Sokoban-v0-tiny", 3, {"images": "also", "max_turns": 2})

@@ -275,8 +275,8 @@ def test_a_pool_that_compares_nothing_says_what_to_do(model, tmp_path, caplog):
     with pytest.raises(UsageError, match="no pair"):
         sft(model, tmp_path / "alike.jsonl", tmp_path / "run", algorithm="kto")
     storage.write(tmp_path / "once.jsonl", played[:1])
-    with pytest.raises(UsageError):
-        sft(model, tmp_path / "once.jsonl", tmp_path / "run", algorithm="dpo")
+    with pytest.raises(UsageError, match="nothing to train on"):
+        sft(model, tmp_path / "once.jsonl", tmp_path / "another run", algorithm="dpo")
     assert "1 episodes are left out, which are the only ones of their tasks" in caplog.text
     storage.write(tmp_path / "texts.jsonl", [replace(played[0], turns=[replace(played[0].turns[0], prompt_ids=())])])
     with pytest.raises(UsageError, match="rollenv export"):

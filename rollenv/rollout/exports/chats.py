@@ -97,6 +97,10 @@ def _chat(episode: StoredEpisode) -> Json:
     prompt = episode.run.settings.get("prompt") if episode.run else None
     system = prompt.get("system") if isinstance(prompt, dict) else None
     recorded = any(turn.messages for turn in turns)
+    if episode.trajectory.task.env_id.startswith("gateway:"):
+        raise UsageError(
+            "turns of a gateway's session do not say which call went on with which: use the gateway's record"
+        )
     if (
         not recorded
         and turns[0].shown is None
@@ -106,7 +110,7 @@ def _chat(episode: StoredEpisode) -> Json:
             f"this episode of {episode.trajectory.task.env_id} was stored by a version that did not keep all that its "
             "agent has read: play it again, or export it in the format own"
         )
-    tools = [] if recorded else undescribed_tools(episode.trajectory, episode.trust)
+    tools = undescribed_tools(episode.trajectory, episode.trust)
     messages: list[Json] = [{"role": "system", "content": system}] if system and not recorded else []
     calls: list[Json] = []
     for number, turn in enumerate(turns):

@@ -176,7 +176,9 @@ def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Coun
 
 
 def _table(rows: Iterable[Json]) -> Any:
-    return require_extra("pyarrow", "envs", "Parquet").Table.from_pylist(list(rows))
+    rows = list(rows)
+    columns: Json = dict.fromkeys(name for row in rows for name in row)  # pyarrow takes those of the first row
+    return require_extra("pyarrow", "envs", "Parquet").Table.from_pylist([columns | row for row in rows])
 
 
 def _with_tools_of_verl(rows: list[Json]) -> list[Json]:
@@ -270,8 +272,8 @@ def _pairs(episodes: Iterable[StoredEpisode]) -> Iterator[tuple[str, Json]]:
             yield task, json.loads(prompt) | pair
     if observed:
         logger.warning(
-            "%d pairs have observations between answers: `rollenv train algorithm=dpo` and `reward-model` only read them, "
-            "other trainers may learn them",
+            "%d pairs have observations between answers: `rollenv train algorithm=dpo` and `reward-model` only read "
+            "them, other trainers may learn them",
             observed,
         )
 
