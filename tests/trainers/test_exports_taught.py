@@ -16,7 +16,7 @@ from chat_server import ChatServer, completion
 from chat_templates import QWEN3
 from seeing import seeing
 
-from rollenv.agents import Gateway, LocalAgent
+from rollenv.agents import ChatAgent, Gateway, LocalAgent
 from rollenv.agents.base import ConstantAgent, OracleAgent
 from rollenv.agents.chat.endpoint import Endpoint
 from rollenv.agents.demonstrator import Demonstrator
@@ -124,6 +124,26 @@ def test_a_gateways_record_teaches_what_the_program_was_answered(agent, tmp_path
     assert [read.index(words(text)) for text in (asked[0], answers[0], asked[1])] == sorted(
         read.index(words(text)) for text in (asked[0], answers[0], asked[1])
     )
+
+
+def test_an_endpoints_episode_is_exported_with_all_that_was_sent(tmp_path):
+    call = {"name": "calculator", "arguments": '{"expression": "2 + 3"}'}
+    sent = []
+
+    async def behave(exchange):
+        sent.append(exchange.body)
+        first = len(sent) == 1
+        calls = {"tool_calls": [{"id": "one", "type": "function", "function": call}]} if first else {}
+        await exchange.json(completion("" if first else "\\boxed{5}", message=calls))
+
+    with ChatServer(behave) as server, RolloutManager(ChatAgent("m", base_url=server.url, tools="env")) as manager:
+        (group,) = manager.collect([Task("tool:Calculator-v0", 1, {"calls": "native"})], group_size=1)
+    storage.write(tmp_path / "episodes.jsonl", group.trajectories)
+    export(tmp_path / "episodes.jsonl", tmp_path / "out.chat.jsonl")
+    (chat,) = map(json.loads, (tmp_path / "out.chat.jsonl").read_text().splitlines())
+    assert json.loads(chat["tools"]) == sent[1]["tools"]
+    assert chat["messages"][:-1] == sent[1]["messages"]
+    assert "3 more turns" in chat["messages"][2]["content"]
 
 
 def test_a_record_of_an_endpoint_teaches_each_line_of_calls_with_its_functions(agent, tmp_path):
