@@ -259,7 +259,7 @@ def _group_of(example: GivenRow, agent: LocalAgent, number: int, compared: bool)
     group = Group(task, [], number)
     for chat, reward in zip(example.chats, example.rewards, strict=True):
         turns = [
-            Turn(prompt, ids, (0.0,) * len(ids), 0.0 if compared else weight, said, asked)
+            Turn(prompt, ids, (0.0,) * len(ids), 0.0 if compared else weight, said, asked, prompt_images=example.images)
             for prompt, ids, weight, said, asked in _answers(chat, example, agent)
             if weight
         ]
@@ -275,8 +275,11 @@ def _answers(chat: list[dict[str, Any]], example: GivenRow, agent: LocalAgent) -
     """Yield prompt, answer and weight of each answer as tokens, then its text and what it answers."""
     places = [n for n, message in enumerate(chat) if message["role"] == "assistant"]
     texts = [(str(chat[n].get("content") or ""), str(chat[n - 1].get("content") or "") if n else "") for n in places]
+    if example.images and not agent.sees:
+        raise UsageError("it has pictures, and this model reads texts only")
     if agent.tokenizer.chat_template and getattr(agent.prompt, "chat", True):
-        answers = imitated_answers(_format(agent), chat, example.tools)
+        images = {image.sha256: image for image in example.images}
+        answers = imitated_answers(_format(agent), chat, example.tools, images)
         for given, text in zip(answers, texts, strict=True):
             yield *given, *text
     elif _is_completion(chat):

@@ -182,27 +182,26 @@ def test_a_record_of_an_endpoint_teaches_each_line_of_calls_with_its_functions(a
     assert not any("2 + 3" in prompt and "Another" in prompt for prompt in prompts)
 
 
-def test_pictures_are_learned_from_stored_episodes_and_never_left_out(tmp_path):
-    agent = seeing(max_new_tokens=3)
-    task = Task("game:Sokoban-v0-tiny", 3, {"images": "also", "max_turns": 2})
-    with RolloutManager(agent) as manager:
+@pytest.mark.parametrize("name", ["own.jsonl", "chat.jsonl", "chat.parquet", "completions.jsonl", "verl.parquet"])
+def test_pictures_are_learned_as_they_were_shown(agent, tmp_path, name):
+    seer = seeing()
+    seer.prompt = ChatPrompt()
+    task = Task("game:Sokoban-v0-tiny", 3, {"images": "also", "max_turns": 3})
+    with RolloutManager(Demonstrator(seer)) as manager:
         (group,) = manager.collect([task], group_size=1)
-    played = group.trajectories[0].turns
     storage.write(tmp_path / "episodes.jsonl", group.trajectories)
-    export(tmp_path / "episodes.jsonl", tmp_path / "own" / "out.jsonl")
-    learned = [
-        turn
-        for each in read_given([str(tmp_path / "own" / "out.jsonl")], agent, None)
-        for turn in each.trajectories[0].turns
-    ]
+    file = tmp_path / "exported" / f"out.{name}"
+    export(tmp_path / "episodes.jsonl", file)
+    learned = [turn for each in read_given([str(file)], seer, None) for turn in each.trajectories[0].turns]
+    played = group.trajectories[0].turns
     assert [(turn.prompt_ids, turn.response_ids) for turn in learned] == [
         (turn.prompt_ids, turn.response_ids) for turn in played
     ]
-    shown = [image.sha256 for turn in played for image in turn.images]
-    assert [image.sha256 for turn in learned for image in turn.images] == shown != []
-    export(tmp_path / "episodes.jsonl", tmp_path / "out.chat.jsonl")
-    with pytest.raises(UsageError, match="it has pictures"):
-        read_given([str(tmp_path / "out.chat.jsonl")], agent, None)
+    shown = {image.sha256 for turn in played for image in turn.images}
+    assert {image.sha256 for turn in learned for image in (*turn.images, *turn.prompt_images)} == shown != set()
+    if "own" not in name:
+        with pytest.raises(UsageError, match="it has pictures"):
+            read_given([str(file)], agent, None)
 
 
 TRAINER = """

@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiny_runs
 import words
@@ -165,8 +166,12 @@ def test_a_row_of_no_known_shape_is_named(row):
 
 @pytest.mark.parametrize("name", ["images", "image"])
 def test_pictures_of_a_row_are_not_left_out(name):
-    with pytest.raises(UsageError, match=r"^rows\.parquet, row 3: it has pictures"):
+    with pytest.raises(UsageError, match=r"^rows\.parquet, row 3: "):
         given_row({"messages": SAID, name: [{"bytes": b"x"}]}, "rows.parquet, row 3")
+    with pytest.raises(UsageError, match="1 pictures for 0 places"):
+        given_row({"messages": SAID, name: [np.zeros((4, 4, 3), np.uint8)]}, "")
+    with pytest.raises(UsageError, match=r"^row 1: .*cannot be read"):
+        given_row({"messages": SAID, name: "gone.png"}, "row 1")
     assert given_row({"messages": SAID, name: []}, "").chats == (SAID,)
 
 
