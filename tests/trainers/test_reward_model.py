@@ -191,9 +191,9 @@ def test_equal_pairs_and_a_folder_without_a_model_are_refused(model, tmp_path):
 
 def test_a_reward_model_neither_plays_nor_begins_another(trained, rows, tmp_path):
     with pytest.raises(UsageError, match="gives scores"):
-        LocalAgent.load(trained)
+        LocalAgent.load(trained[0])
     with pytest.raises(UsageError, match="gives scores"):
-        trainer_of(str(rows), f"model={trained}", f"run_dir={tmp_path / 'run'}")
+        trainer_of(str(rows), f"model={trained[0]}", f"run_dir={tmp_path / 'run'}")
 
 
 def test_best_of_n_is_the_mean_over_all_choices():
