@@ -36,7 +36,8 @@ def check_model(path: str, *, scores: bool = False) -> None:
                 f"cannot load a model: the folder {path!r} holds no tokenizer (tokenizer.json); save it there too"
             )
         config = folder / "config.json"
-        if not scores and config.is_file() and b"ForSequenceClassification" in config.read_bytes():
+        about = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
+        if not scores and re.search(r'"architectures":\s*\[\s*"\w+ForSequenceClassification"', about):
             raise UsageError(
                 f"{path} gives scores, as a reward model does, and writes no texts: name a language model, and this "
                 'one in rewards.domains=[{kind="learned", path=...}]'

@@ -152,7 +152,7 @@ def advice_on_epochs(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     if len(losses) < 2:
         return ""
     (first, _), (last, end), (lowest, at) = losses[0], losses[-1], min(losses)
-    half = [loss for loss, iteration in losses if iteration <= end / 2][-1]
+    half = [first, *(loss for loss, iteration in losses if iteration <= end / 2)][-1]
     told = ""
     if last > 1.02 * lowest and at:
         told = f"was lowest at iteration {at:.0f} of {end:.0f} ({lowest:.3f}): lower {key}"

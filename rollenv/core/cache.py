@@ -59,10 +59,8 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(folder.parent)
-        partial, filling = (
-            Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-{os.getpid()}-")),
-            _Filling(),
-        )
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-{os.getpid()}-"))
+        filling = _Filling()
         lock_folder(partial, filling)
         make(partial)
         partial.rename(folder)
@@ -84,5 +82,5 @@ def _remove_abandoned(parent: Path) -> None:
             age, looking = time.time() - left.stat().st_mtime, _Filling()
             if age < _UNLOCKED or f"-partial-{os.getpid()}-" in left.name:
                 continue
-            if age > _ABANDONED or lock_folder(left, looking):
+            if lock_folder(left, looking) or age > _ABANDONED:
                 shutil.rmtree(left)

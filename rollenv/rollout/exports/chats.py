@@ -52,8 +52,8 @@ def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     else:
         for turn in (turn for number, turn in enumerate(turns) if number not in random):
             answer = {"role": "assistant", "content": turn.raw or turn.text}
-            asked = {"role": "user", "content": stored_content(_read(turn), turn.images)}
-            yield _clean({"messages": [asked, answer]})
+            asked = [*turn.messages] or [{"role": "user", "content": stored_content(_read(turn), turn.images)}]
+            yield _clean({"messages": [*asked, answer]})
 
 
 def images_of(episode: StoredEpisode) -> dict[str, Picture]:
