@@ -19,8 +19,12 @@ from rollenv.core.errors import HubUnreachable, NotOnHub, RollenvError, UsageErr
 _TOKENIZERS = ("*token*", "vocab.*", "*.model", "tekken.json")
 
 
-def check_model(path: str) -> None:
-    """Raise UsageError unless a path is a folder of a whole model and a tokenizer, or reads ``OWNER/NAME``; offline."""
+def check_model(path: str, *, scores: bool = False) -> None:
+    """Raise UsageError unless a path is a folder of a whole model and a tokenizer, or reads ``OWNER/NAME``; offline.
+
+    Args:
+        scores: whether the model gives scores; by default it writes texts.
+    """
     folder = Path(path)
     if folder.is_file():
         raise UsageError(f"cannot load a model: {path!r} is a file; name the model's folder, or a file NAME.gguf")
@@ -30,6 +34,13 @@ def check_model(path: str) -> None:
         if not any(file for pattern in _TOKENIZERS for file in folder.glob(pattern)):
             raise UsageError(
                 f"cannot load a model: the folder {path!r} holds no tokenizer (tokenizer.json); save it there too"
+            )
+        config = folder / "config.json"
+        about = config.read_text(encoding="utf-8", errors="replace") if config.is_file() else ""
+        if not scores and re.search(r'"architectures":\s*\[\s*"\w+ForSequenceClassification"', about):
+            raise UsageError(
+                f"{path} gives scores, as a reward model does, and writes no texts: name a language model, and this "
+                'one in rewards.domains=[{kind="learned", path=...}]'
             )
         return
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith("/"):

@@ -19,8 +19,10 @@ from rollenv.agents.prompts.imitated import imitated_answers
 from rollenv.agents.tiny.warm_up import Report
 from rollenv.core.errors import UsageError
 from rollenv.envs.data.own import is_data
+from rollenv.rollout.exports.chats import chats_of, images_of
 from rollenv.rollout.records.pictures import StorageError
-from rollenv.rollout.records.stored import stored_episodes
+from rollenv.rollout.records.stored import StoredEpisode, stored, stored_episodes
+from rollenv.rollout.seats import own_view
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config.algorithms import Kto, Preference
 from rollenv.trainers.sources.base import task_seed
@@ -33,6 +35,10 @@ T = TypeVar("T")
 #: The path of the environment's own expert.
 ORACLE = "oracle"
 
+_UNREADABLE = (
+    "neither tokens nor messages: write their texts with `rollenv export --format chat` (or pairs), and "
+    "train on that file"
+)
 _NO_CHATS = "this model has no chat template, so that it can read one prompt and its completion only"
 
 
@@ -100,7 +106,8 @@ def check_given(paths: Sequence[str], unusable: Unusable, *, chats: bool = True)
         if not path.exists():
             raise UsageError(f"there is no file or folder {str(path)!r}")
         if has_episodes(path):
-            next(stored_episodes(path), None)  # which says what is damaged or missing
+            if not any(t.turns and (t.turns[0].prompt_ids or t.turns[0].messages) for t in stored_episodes(path)):
+                raise UsageError(f"the episodes of {path} have {_UNREADABLE}")
             continue
         if not is_data(str(path)):
             raise UsageError(f"{path} has neither rows nor stored episodes")
@@ -158,16 +165,17 @@ def given_episodes(
     """Yield stored episodes: each by itself to imitate, those of one task together to compare."""
     failed = without = 0
     tasks: dict[str, Group] = {}
-    for number, trajectory in enumerate(stored_episodes(path, where), 1):
+    for number, episode in enumerate(stored(path, where), 1):
+        trajectory = own_view(episode.trajectory)
+        if not trajectory.complete or not trajectory.turns:
+            failed += 1
+            continue
         try:
-            trajectory = _with_tokens(trajectory, agent)
+            trajectory = _in_tokens(replace(episode, trajectory=trajectory), agent)
         except UsageError as error:
             unusable(UsageError(f"{path}, episode {number}: {error}"))
             continue
-        _check_tokenizer(path, trajectory, agent)
-        if not trajectory.complete or not trajectory.turns:
-            failed += 1
-        elif not all(turn.prompt_ids for turn in trajectory.turns):
+        if not all(turn.prompt_ids for turn in trajectory.turns):
             without += 1
         elif compared:
             tasks.setdefault(repr(trajectory.task), Group(trajectory.task, [])).trajectories.append(trajectory)
@@ -176,36 +184,52 @@ def given_episodes(
             turns = [replace(turn, reward=1.0) for n, turn in enumerate(trajectory.turns) if n not in skipped]
             if turns:
                 yield Group(trajectory.task, [replace(trajectory, turns=turns)])
-    for number, why in ((failed, "failed"), (without, "have neither tokens nor messages")):
+    groups = [group for group in tasks.values() if len(group.trajectories) > 1]
+    once = "are the only ones of their tasks: play each several times, as with `rollenv eval -k 4`"
+    for number, why in (failed, "failed"), (without, f"have {_UNREADABLE}"), (len(tasks) - len(groups), once):
         if number:
             logger.warning("%s: %d episodes are left out, which %s", path, number, why)
-    yield from (group for group in tasks.values() if len(group.trajectories) > 1)
+    yield from groups
 
 
-def _check_tokenizer(path: Path, trajectory: Trajectory, agent: LocalAgent) -> None:
-    """Refuse an episode whose tokens do not spell its text, as they are another tokenizer's."""
-    for turn in trajectory.turns[:1]:
-        said = turn.raw or turn.text
-        known = max(text_tokens(turn.prompt_ids + turn.response_ids), default=0) < len(agent.tokenizer)
-        if turn.response_ids and said and not (known and agent.decode(turn.response_ids) == said):
-            raise UsageError(
-                f"{path} has tokens of another tokenizer: those of {said[:40]!r} do not spell it in this model's. "
-                "Write its texts with `rollenv export --format chat`, and train on that file"
-            )
+def _in_tokens(episode: StoredEpisode, agent: LocalAgent) -> Trajectory:
+    """Return an episode with the tokens of this model: its own, or those of what an endpoint was told and answered.
 
-
-def _with_tokens(trajectory: Trajectory, agent: LocalAgent) -> Trajectory:
-    """Return an episode of an endpoint, which has messages, with the tokens that the model would have read."""
-    if not trajectory.turns or not all(turn.messages for turn in trajectory.turns):
-        return trajectory
-    chat: list[dict[str, Any]] = []
-    for turn in trajectory.turns:
-        chat += [*turn.messages, {"role": "assistant", "content": turn.raw or turn.text}]
-    images = {image.sha256: image for turn in trajectory.turns for image in (*turn.images, *turn.prompt_images)}
-    said = imitated_answers(_format(agent), chat, images=images)
+    Raises:
+        UsageError: its tokens do not spell its texts, as they are another tokenizer's, and it has no messages.
+    """
+    t = episode.trajectory
+    told, known = (all(getattr(turn, name) for turn in t.turns) for name in ("messages", "prompt_ids"))
+    foreign = [turn for turn in (t.turns if told else t.turns[:1]) if not _spells(turn, agent)]
+    if not foreign and (known or not told):
+        return t
+    if not told:
+        raise UsageError(
+            "it has tokens of another tokenizer, which do not spell its text in this model's "
+            f"({(foreign[0].raw or foreign[0].text)[:40]!r}). Write its texts with `rollenv export --format chat`, and "
+            "train on that file"
+        )
+    images = images_of(episode)
+    said = [
+        answer
+        for chat in chats_of(episode)
+        for answer in imitated_answers(_format(agent), chat["messages"], chat.get("tools", ()), images)
+    ]
+    turns = t.turns
+    if episode.session is not None:  # lines of its calls, which may begin alike
+        said = list(dict.fromkeys(said))
+        turns = [replace(turns[-1], reward=0.0, raw="", text=agent.decode(ids)) for _, ids, _ in said]
+        turns[-1].reward = t.reward
     seen = tuple(images.values())  # of all turns: some may be left out later
-    turns = [replace(_turn(t, *ids), prompt_images=seen) for t, ids in zip(trajectory.turns, said, strict=True)]
-    return replace(trajectory, turns=turns)
+    turns = [replace(_turn(turn, *ids), prompt_images=seen) for turn, ids in zip(turns, said, strict=True)]
+    return replace(t, turns=turns)
+
+
+def _spells(turn: Turn, agent: LocalAgent) -> bool:
+    """Return whether the tokens of an answer are those of its text."""
+    said = turn.raw or turn.text
+    known = max(text_tokens(turn.prompt_ids + turn.response_ids), default=0) < len(agent.tokenizer)
+    return not (turn.response_ids and said) or (known and agent.decode(turn.response_ids) == said)
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -226,8 +250,6 @@ def _groups_of_rows(
             unusable(UsageError(f"{example.where}: {error}"))
         if number % 100 == 99:
             report("reading", number + 1, len(examples), {})
-    if isinstance(compared, Kto) and len({group.trajectories[0].success for group in groups}) < 2:
-        raise UsageError("all labels are equal: KTO needs good and bad answers")
     return groups
 
 
@@ -237,7 +259,7 @@ def _group_of(example: GivenRow, agent: LocalAgent, number: int, compared: bool)
     group = Group(task, [], number)
     for chat, reward in zip(example.chats, example.rewards, strict=True):
         turns = [
-            Turn(prompt, ids, (0.0,) * len(ids), 0.0 if compared else weight, said, asked)
+            Turn(prompt, ids, (0.0,) * len(ids), 0.0 if compared else weight, said, asked, prompt_images=example.images)
             for prompt, ids, weight, said, asked in _answers(chat, example, agent)
             if weight
         ]
@@ -253,8 +275,11 @@ def _answers(chat: list[dict[str, Any]], example: GivenRow, agent: LocalAgent) -
     """Yield prompt, answer and weight of each answer as tokens, then its text and what it answers."""
     places = [n for n, message in enumerate(chat) if message["role"] == "assistant"]
     texts = [(str(chat[n].get("content") or ""), str(chat[n - 1].get("content") or "") if n else "") for n in places]
+    if example.images and not agent.sees:
+        raise UsageError("it has pictures, and this model reads texts only")
     if agent.tokenizer.chat_template and getattr(agent.prompt, "chat", True):
-        answers = imitated_answers(_format(agent), chat, example.tools)
+        images = {image.sha256: image for image in example.images}
+        answers = imitated_answers(_format(agent), chat, example.tools, images)
         for given, text in zip(answers, texts, strict=True):
             yield *given, *text
     elif _is_completion(chat):

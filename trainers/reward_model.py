@@ -83,7 +83,7 @@ class RewardModel(LocalAgent):
         folder = newest_checkpoint(Path(path))
         if not (folder / SCALE).is_file():
             raise UsageError(f"{path} is no reward model of `rollenv reward-model`: it has no {SCALE}")
-        check_model(str(folder))
+        check_model(str(folder), scores=True)
         with reading(str(folder), "a reward model"):
             scale = json.loads((folder / SCALE).read_text())
             model = AutoModelForSequenceClassification.from_pretrained(

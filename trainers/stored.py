@@ -16,7 +16,7 @@ from rollenv.rollout.records import storage
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.algorithms import BradleyTerry, PairedPreference, Preference
+from rollenv.trainers.config.algorithms import BradleyTerry, Kto, Preference
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.given_episodes import ORACLE, Epochs, Unusable, is_held_out, read_given
 from rollenv.trainers.reward_model import accuracy_of_lengths, pairs_of
@@ -67,10 +67,12 @@ class StoredBatches(Batches):
             self.held_out, self.groups = pairs_of(self.held_out), pairs_of(self.groups)
             if self.held_out and self.groups:
                 self.measured = {"accuracy_of_lengths": accuracy_of_lengths(self.groups, self.held_out)}
-        paired = isinstance(compared, PairedPreference | BradleyTerry)
-        if found and paired and not any(differ(rewards_of(group, False)) for group in self.groups):
+        labels = {group.trajectories[0].success for group in self.groups if len(group.trajectories) == 1}
+        apart = len(labels) > 1 or any(differ(rewards_of(group, False)) for group in self.groups)
+        if found and compared and not apart:
             raise UsageError(
                 f"{', '.join(config.batches.data)} has no pair: no group's episodes differ in their returns"
+                + (", or all labels are equal" if isinstance(compared, Kto) else "")
             )
         if not self.groups:
             where = f" where {config.batches.where!r}" if config.batches.where else ""

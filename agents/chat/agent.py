@@ -15,7 +15,7 @@ from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Tot
 from rollenv.agents.chat.replies import ChatReply, ChatToolCall
 from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.prompts import StepPrompt
-from rollenv.agents.prompts.session import refuse_pictures, shown
+from rollenv.agents.prompts.session import chat_messages, refuse_pictures, shown
 from rollenv.agents.prompts.step import StepEpisode, as_chat, unasked
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, well_formed
@@ -218,8 +218,8 @@ class ChatSession(Session):
         if self.steps is None:
             said = shown(observation, info)
             if info.get("use_tool") and self._calls:
-                texts = info.get("tool_responses")
-                if not isinstance(texts, list) or len(texts) != len(self._calls):
+                texts = [text for _, text, _ in chat_messages(observation, info, as_results=True)]
+                if len(texts) != len(self._calls):
                     texts = [said, *["(answered above)"] * (len(self._calls) - 1)]
                 for call, text in zip(self._calls, map(str, texts), strict=True):
                     self.messages.append({"role": "tool", "tool_call_id": call.id, "content": well_formed(text)})

@@ -147,11 +147,22 @@ def key_values(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def advice_on_epochs(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    """Return what to raise if a training on given answers ended while its loss on held-out rows still fell."""
-    losses = [row["eval/loss"] for row in rows if "eval/loss" in row]
-    if len(losses) < 2 or losses[-1] > 0.98 * losses[-2]:
+    """Return what to change if the loss on held-out rows hardly fell, still fell in the second half, or rose again."""
+    losses = [(row["eval/loss"], row["iteration"]) for row in rows if "eval/loss" in row]
+    if len(losses) < 2:
         return ""
-    return f"the loss on held-out rows still falls ({losses[-2]:.3f} to {losses[-1]:.3f}): raise {key}"
+    (first, _), (last, end), (lowest, at) = losses[0], losses[-1], min(losses)
+    half = [first, *(loss for loss, iteration in losses if iteration <= end / 2)][-1]
+    told = ""
+    if last > 1.02 * lowest and at:
+        told = f"was lowest at iteration {at:.0f} of {end:.0f} ({lowest:.3f}): lower {key}"
+    elif last > 1.02 * lowest:
+        told = f"only rose ({first:.3f} to {last:.3f}): lower optimizer.lr"
+    elif last > 0.98 * first:
+        told = f"hardly fell ({first:.3f} to {last:.3f}): raise {key}, or optimizer.lr, unless the answers were known"
+    elif last < 0.98 * half:
+        told = f"still falls ({half:.3f} to {last:.3f}): raise {key}"
+    return f"the loss on held-out rows {told}" if told else ""
 
 
 def is_setting(text: str) -> bool:

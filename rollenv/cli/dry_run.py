@@ -195,6 +195,7 @@ def try_environments(config: TrainConfig) -> None:
     from rollenv.trainers.chosen_recipe import naming
     from rollenv.trainers.sources.configured import source_of
 
+    most = 1
     for one in config.environments():
         with naming(one.id), contextlib.closing(_make_env(one)) as env:
             for seed in range(config.seed, config.seed + _TRIED):
@@ -202,10 +203,13 @@ def try_environments(config: TrainConfig) -> None:
                     _, info = _reset(env, one, seed)
                     if info.get("images") and not config.harness.name and (why := blindness(config)):
                         raise UsageError(f"the observation has pictures, and {why}")
+                    most = max(most, info.get("players", 1))
                     if 1 < info.get("players", 1) < (agents := 1 + len(config.seats.others)):
                         raise UsageError(f"seats.others makes {agents} agents for {info['players']} seats")
                 except UsageError as error:
                     raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
+    if config.seats.others and most == 1:
+        raise UsageError(f"seats.others: {config.env.id} is played alone, without an opponent; leave the key out")
     source_of(config, _without_tokenizer(config.env.wrappers))
     main = config.env.id, config.eval.kwargs, config.eval.episodes
     for env_id, kwargs, episodes in (main, *((p.env.id, p.env.kwargs, p.episodes) for p in config.eval.parts)):

@@ -42,11 +42,13 @@ def command(
     assert path
     from rollenv.trainers.run_dir import RunDir, read_rows
 
-    accuracy = read_rows(RunDir(path).metrics_file)[-1].get("eval/accuracy", 1.0)
+    numbers = read_rows(RunDir(path).metrics_file)[-1]
+    accuracy, pairs = numbers.get("eval/accuracy", 1.0), numbers.get("eval/pairs", 0.0)
     out = error_console if json else console
     if accuracy <= 0.5:
         out.print(
-            f"[bold]no better than chance on held-out tasks ({accuracy:.2f})[/]: raise epochs or lr, or give more pairs"
+            f"[bold]no better than chance on held-out tasks ({accuracy:.2f} of {pairs:.0f} pairs)[/]: "
+            "raise epochs or lr, or give more pairs"
         )
     out.print(f'use it with: rewards.domains=[{{kind="learned", path="{path}"}}] rewards.own=0', markup=False)
 
@@ -70,6 +72,8 @@ def settings_of(words: Sequence[str]) -> list[str]:
         settings.append(f"{sections[key]}.{word}" if key in sections else word)
         if key == "checkpoint_every":
             settings.append(f"eval.every={value}")
+        if key == "iterations":  # instead of epochs
+            settings.append("batches.epochs=0")
     return settings
 
 

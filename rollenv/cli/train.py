@@ -208,7 +208,7 @@ def _write_recipe(config: TrainConfig, file: Path) -> None:
 
 def _need_everything(config: TrainConfig) -> None:
     """Raise one error for all missing requirements, before anything is written or loaded."""
-    from rollenv.agents.gguf import model_at
+    from rollenv.agents.gguf import gguf_of, model_at
     from rollenv.agents.model_files import loading
     from rollenv.cli.dry_run import check_player, try_environments
     from rollenv.core import cards
@@ -221,14 +221,17 @@ def _need_everything(config: TrainConfig) -> None:
         if lacking:
             hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
             raise MissingExtra(f"{env_id} needs what is not installed. {hints}")
-    if config.model.path != "tiny":
-        loading(model_at(config.model.path))
+    model, converted = config.model.path, config.model.path != "tiny" and gguf_of(config.model.path)
+    if model != "tiny" and not converted:
+        loading(model_at(model))
     from rollenv.trainers.preflight import preflight  # not above: it needs torch
 
     preflight(config)
     if not elsewhere:
         try_environments(config)
     check_player(config)
+    if converted:  # which takes a minute, so last
+        loading(model_at(model))
 
 
 def _resume(recipe: str, overrides: Sequence[str], accept: bool, trust: bool) -> tuple[RunDir, TrainConfig]:

@@ -11,9 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollenv.core.errors import UsageError
+from rollenv.core.folder_lock import lock_folder
 
-#: Seconds after which an unfinished folder counts as abandoned.
-_ABANDONED = 86_400.0
+#: Seconds after which an unfinished folder counts as abandoned: if nobody holds its lock, and where there are no locks.
+_UNLOCKED, _ABANDONED = 60.0, 86_400.0
+
+
+class _Filling:
+    """The owner of a lock."""
 
 
 def cache_folder() -> Path:
@@ -53,11 +58,10 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     partial = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        for left in folder.parent.glob("*-partial-*"):  # of processes that were killed while they filled a folder
-            with contextlib.suppress(OSError):
-                if time.time() - left.stat().st_mtime > _ABANDONED:
-                    shutil.rmtree(left)
-        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-"))
+        _remove_abandoned(folder.parent)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-{os.getpid()}-"))
+        filling = _Filling()
+        lock_folder(partial, filling)
         make(partial)
         partial.rename(folder)
     except Exception as error:
@@ -69,3 +73,14 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what processes left that were killed while they filled a folder."""
+    for left in parent.glob("*-partial-*"):
+        with contextlib.suppress(OSError, UsageError):  # it is gone, or the process that fills it lives
+            age, looking = time.time() - left.stat().st_mtime, _Filling()
+            if age < _UNLOCKED or f"-partial-{os.getpid()}-" in left.name:
+                continue
+            if lock_folder(left, looking) or age > _ABANDONED:
+                shutil.rmtree(left)

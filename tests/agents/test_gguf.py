@@ -128,14 +128,30 @@ def test_a_full_disk_is_an_error_in_a_line_whoever_notices_it(tmp_path, monkeypa
     assert list((tmp_path / "kind").iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed_a_day_later(tmp_path, monkeypatch):
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
-    for name, age in (("new", 0), ("old", 90_000)):
-        left = tmp_path / "kind" / f"other-partial-{name}"
-        left.mkdir(parents=True)
-        os.utime(left, (time.time() - age,) * 2)
+    fill = (
+        "from rollenv.core.cache import cached; cached('kind', 'other', lambda folder: (print(folder.name), input()))"
+    )
+
+    def left():
+        return {path.name for path in (tmp_path / "kind").glob("*-partial-*")}
+
+    def filling():
+        process = subprocess.Popen([sys.executable, "-uc", fill], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return process, process.stdout.readline().decode().strip()
+
+    (living, kept), (killed, lost) = filling(), filling()
+    killed.kill()
+    killed.communicate()
+    assert left() == {kept, lost}
+    for name in left():
+        os.utime(tmp_path / "kind" / name, (0, time.time() - 3600))
     cached("kind", "name", lambda folder: None)
-    assert sorted(os.listdir(tmp_path / "kind")) == ["name", "other-partial-new"]
+    assert left() == {kept}
+    living.communicate(b"\n")
+    assert living.returncode == 0
+    assert sorted(os.listdir(tmp_path / "kind")) == ["name", "other"]
 
 
 @pytest.mark.integration

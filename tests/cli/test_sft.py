@@ -15,7 +15,9 @@ import tiny_runs
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
+from rollenv.cli.common import advice_on_epochs
 from rollenv.cli.main import app
+from rollenv.cli.reward_model import settings_of
 from rollenv.cli.sft import recipe_of
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.records.storage import write
@@ -106,6 +108,36 @@ def test_a_reward_model_without_held_out_pairs_shows_what_it_learned(tmp_path, m
     assert {"loss of the last update,", "accuracy of the last"} <= {
         " ".join(line.split()[:n]) for line in said.splitlines() for n in (4, 5)
     }
+
+
+def test_rows_are_read_before_a_model_is_converted(rows, tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    (tmp_path / rows).write_text(json.dumps({"text": "no answer"}) + "\n")
+    result = CliRunner().invoke(app, ["sft", rows, "model=model.gguf"])
+    assert result.exit_code == 2
+    assert "rows.jsonl, row 1" in result.output
+
+
+def test_a_reward_model_takes_a_number_of_updates_as_sft_does():
+    assert "batches.epochs=0" in settings_of(["pairs.jsonl", "iterations=3"])
+    assert "batches.epochs=0" not in settings_of(["pairs.jsonl", "epochs=3"])
+
+
+@pytest.mark.parametrize(
+    ("losses", "advice"),
+    [
+        ([5.0], ""),
+        ([5.0, 4.99], "hardly fell"),
+        ([5.0, 4.0, 3.9, 3.85], "still falls"),
+        ([5.0, 3.0, 2.99, 2.99], ""),
+        ([5.0, 2.0, 2.1, 2.2], "lowest at iteration 1 of 3"),
+        ([5.0, 6.0], "only rose"),
+    ],
+)
+def test_the_held_out_loss_says_what_to_change(losses, advice):
+    rows = [{"iteration": number, "eval/loss": loss} for number, loss in enumerate(losses)]
+    said = advice_on_epochs(rows, "batches.epochs")
+    assert advice in said if advice else not said
 
 
 def test_a_folder_of_held_out_rows_has_nothing_to_train_on(rows, tmp_path):

@@ -204,6 +204,7 @@ def four_rows(monkeypatch):
         (["tasks.kind=success_aware"], "numbered"),
         (["tasks={kind='mixture', parts=[{env={id='rg:chain_sum', wrappers={nosuch={}}}}]}"], "'nosuch'"),
         (["env={id='multi:Nim-v0-seats'}", "eval.kwargs={}", "seats.others=['self', 'random']"], "3 agents"),
+        (["seats.others=past"], "alone"),
     ],
 )
 def test_what_would_stop_the_run_after_the_warm_up_is_said_before_it(four_rows, overrides, says):

@@ -13,12 +13,15 @@ import tiny_runs
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "agents")]
 from chat_server import ChatServer, completion
+from chat_templates import QWEN3
 from seeing import seeing
 
-from rollenv.agents import Gateway, LocalAgent
+from rollenv.agents import ChatAgent, Gateway, LocalAgent
 from rollenv.agents.base import ConstantAgent, OracleAgent
 from rollenv.agents.chat.endpoint import Endpoint
+from rollenv.agents.demonstrator import Demonstrator
 from rollenv.agents.gateway.endpoint import Upstream
+from rollenv.agents.prompts import ChatPrompt
 from rollenv.core.errors import UsageError
 from rollenv.rollout import RolloutManager, Task
 from rollenv.rollout.exports import export
@@ -35,7 +38,7 @@ SOURCES = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def agent(tmp_path_factory):
     path = tiny_runs.chat_model(tmp_path_factory.mktemp("a chat model"))
     return LocalAgent.load(path, plays=False)
@@ -74,6 +77,28 @@ def test_each_answer_is_learned_once_after_all_that_was_shown(agent, tmp_path, s
 
 
 @pytest.mark.parametrize("form", ["chat", "completions"])
+@pytest.mark.parametrize("kwargs", [{}, {"calls": "native"}])
+@pytest.mark.parametrize("env_id", ["tools:Tiny-v0", "tool:Calculator-v0"])
+def test_results_of_tools_have_the_tokens_of_play(agent, tmp_path, env_id, kwargs, form):
+    agent.engine.max_context = 100_000
+    agent.tokenizer.chat_template = QWEN3 if kwargs else tiny_runs.CHATML
+    agent.prompt = ChatPrompt(tools="template" if kwargs else "text")
+    with RolloutManager(Demonstrator(agent, 0.4)) as manager:
+        groups = manager.collect([Task(env_id, seed, kwargs) for seed in range(3)], group_size=2)
+    episodes = [t for group in groups for t in group]
+    storage.write(tmp_path / "episodes.jsonl", episodes)
+    export(tmp_path / "episodes.jsonl", tmp_path / f"out.{form}.jsonl")
+
+    def tokens(path):
+        learned = (t for group in read_given([str(path)], agent, None) for t in group)
+        return {(turn.prompt_ids, turn.response_ids) for t in learned for turn in t.turns}
+
+    expert = tokens(tmp_path / "episodes.jsonl")  # random moves are played, and not learned
+    assert tokens(tmp_path / f"out.{form}.jsonl") == expert
+    assert len(expert) < len({(turn.prompt_ids, turn.response_ids) for t in episodes for turn in t.turns})
+
+
+@pytest.mark.parametrize("form", ["chat", "completions"])
 def test_a_gateways_record_teaches_what_the_program_was_answered(agent, tmp_path, form):
     asked, answers = ["What is 2 + 3?", "And 4 + 4?"], ["It is 5.", "It is 8."]
 
@@ -101,27 +126,82 @@ def test_a_gateways_record_teaches_what_the_program_was_answered(agent, tmp_path
     )
 
 
-def test_pictures_are_learned_from_stored_episodes_and_never_left_out(tmp_path):
-    agent = seeing(max_new_tokens=3)
-    task = Task("game:Sokoban-v0-tiny", 3, {"images": "also", "max_turns": 2})
-    with RolloutManager(agent) as manager:
-        (group,) = manager.collect([task], group_size=1)
-    played = group.trajectories[0].turns
+def test_an_endpoints_episode_is_exported_with_all_that_was_sent(tmp_path):
+    call = {"name": "calculator", "arguments": '{"expression": "2 + 3"}'}
+    sent = []
+
+    async def behave(exchange):
+        sent.append(exchange.body)
+        first = len(sent) == 1
+        calls = {"tool_calls": [{"id": "one", "type": "function", "function": call}]} if first else {}
+        await exchange.json(completion("" if first else "\\boxed{5}", message=calls))
+
+    with ChatServer(behave) as server, RolloutManager(ChatAgent("m", base_url=server.url, tools="env")) as manager:
+        (group,) = manager.collect([Task("tool:Calculator-v0", 1, {"calls": "native"})], group_size=1)
     storage.write(tmp_path / "episodes.jsonl", group.trajectories)
-    export(tmp_path / "episodes.jsonl", tmp_path / "own" / "out.jsonl")
-    learned = [
-        turn
-        for each in read_given([str(tmp_path / "own" / "out.jsonl")], agent, None)
-        for turn in each.trajectories[0].turns
-    ]
+    export(tmp_path / "episodes.jsonl", tmp_path / "out.chat.jsonl")
+    (chat,) = map(json.loads, (tmp_path / "out.chat.jsonl").read_text().splitlines())
+    assert json.loads(chat["tools"]) == sent[1]["tools"]
+    assert chat["messages"][:-1] == sent[1]["messages"]
+    assert "3 more turns" in chat["messages"][2]["content"]
+
+
+def test_a_record_of_an_endpoint_teaches_each_line_of_calls_with_its_functions(agent, tmp_path):
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    tools = [{"type": "function", "function": {"name": "find", "description": "", "parameters": schema}}]
+
+    async def behave(exchange):
+        await exchange.json(completion(f"It is {len(exchange.body['messages'])}."))
+
+    with (
+        ChatServer(behave) as server,
+        Gateway(Upstream(Endpoint(server.url), "m"), record=tmp_path / "calls.jsonl") as gateway,
+    ):
+        for offered in (None, tools):
+            session, messages = gateway.open("a task"), [{"role": "user", "content": "What is 2 + 3?"}]
+            for chat in (messages, [{"role": "user", "content": "Another thing."}] * 2):
+                body = {"model": "m", "messages": chat, "tools": offered}
+                httpx.post(f"{session.base_url}/chat/completions", json=body).raise_for_status()
+            session.finish(reward=1.0)
+    agent.engine.max_context = 100_000
+    paths = [tmp_path / "calls.jsonl", tmp_path / "out.chat.jsonl", tmp_path / "out.chat.parquet"]
+    for path in paths[1:]:
+        export(paths[0], path)
+    record, *others = (
+        {
+            (turn.prompt_ids, turn.response_ids)
+            for group in read_given([str(path)], agent, None)
+            for t in group
+            for turn in t.turns
+        }
+        for path in paths
+    )
+    assert others == [record, record]
+    prompts = [agent.decode(prompt) for prompt, _ in record]
+    assert ["find" in prompt for prompt in prompts].count(True) == 2
+    assert not any("2 + 3" in prompt and "Another" in prompt for prompt in prompts)
+
+
+@pytest.mark.parametrize("name", ["own.jsonl", "chat.jsonl", "chat.parquet", "completions.jsonl", "verl.parquet"])
+def test_pictures_are_learned_as_they_were_shown(agent, tmp_path, name):
+    seer = seeing()
+    seer.prompt = ChatPrompt()
+    task = Task("game:Sokoban-v0-tiny", 3, {"images": "also", "max_turns": 3})
+    with RolloutManager(Demonstrator(seer)) as manager:
+        (group,) = manager.collect([task], group_size=1)
+    storage.write(tmp_path / "episodes.jsonl", group.trajectories)
+    file = tmp_path / "exported" / f"out.{name}"
+    export(tmp_path / "episodes.jsonl", file)
+    learned = [turn for each in read_given([str(file)], seer, None) for turn in each.trajectories[0].turns]
+    played = group.trajectories[0].turns
     assert [(turn.prompt_ids, turn.response_ids) for turn in learned] == [
         (turn.prompt_ids, turn.response_ids) for turn in played
     ]
-    shown = [image.sha256 for turn in played for image in turn.images]
-    assert [image.sha256 for turn in learned for image in turn.images] == shown != []
-    export(tmp_path / "episodes.jsonl", tmp_path / "out.chat.jsonl")
-    with pytest.raises(UsageError, match="it has pictures"):
-        read_given([str(tmp_path / "out.chat.jsonl")], agent, None)
+    shown = {image.sha256 for turn in played for image in turn.images}
+    assert {image.sha256 for turn in learned for image in (*turn.images, *turn.prompt_images)} == shown != set()
+    if "own" not in name:
+        with pytest.raises(UsageError, match="it has pictures"):
+            read_given([str(file)], agent, None)
 
 
 TRAINER = """

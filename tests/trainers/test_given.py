@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiny_runs
 import words
@@ -165,8 +166,12 @@ def test_a_row_of_no_known_shape_is_named(row):
 
 @pytest.mark.parametrize("name", ["images", "image"])
 def test_pictures_of_a_row_are_not_left_out(name):
-    with pytest.raises(UsageError, match=r"^rows\.parquet, row 3: it has pictures"):
+    with pytest.raises(UsageError, match=r"^rows\.parquet, row 3: "):
         given_row({"messages": SAID, name: [{"bytes": b"x"}]}, "rows.parquet, row 3")
+    with pytest.raises(UsageError, match="1 pictures for 0 places"):
+        given_row({"messages": SAID, name: [np.zeros((4, 4, 3), np.uint8)]}, "")
+    with pytest.raises(UsageError, match=r"^row 1: .*cannot be read"):
+        given_row({"messages": SAID, name: "gone.png"}, "row 1")
     assert given_row({"messages": SAID, name: []}, "").chats == (SAID,)
 
 
@@ -267,6 +272,20 @@ def test_labels_that_are_all_one_teach_nothing(model, tmp_path):
     rows = [{"prompt": f"what is {n}", "completion": "5", "label": True} for n in range(5)]
     with pytest.raises(UsageError, match="equal"):
         sft(model, rows_at(tmp_path / "rows.jsonl", rows), tmp_path / "run", algorithm="kto")
+
+
+def test_a_pool_that_compares_nothing_says_what_to_do(model, tmp_path, caplog):
+    played = [Trajectory(Task("a:b", 0), [Turn((5, 6), (7, n), (0.0, 0.0), 0.0, "", "")], "terminated") for n in (8, 9)]
+    storage.write(tmp_path / "alike.jsonl", played)
+    with pytest.raises(UsageError, match="no pair"):
+        sft(model, tmp_path / "alike.jsonl", tmp_path / "run", algorithm="kto")
+    storage.write(tmp_path / "once.jsonl", played[:1])
+    with pytest.raises(UsageError, match="nothing to train on"):
+        sft(model, tmp_path / "once.jsonl", tmp_path / "another run", algorithm="dpo")
+    assert "1 episodes are left out, which are the only ones of their tasks" in caplog.text
+    storage.write(tmp_path / "texts.jsonl", [replace(played[0], turns=[replace(played[0].turns[0], prompt_ids=())])])
+    with pytest.raises(UsageError, match="rollenv export"):
+        preflight(load_config("sft", ["algorithm=dpo", f"model={model}", f"batches.data={tmp_path / 'texts.jsonl'}"]))
 
 
 # -- training ----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner
 
 from rollenv import UsageError
+from rollenv.agents import LocalAgent
 from rollenv.cli.main import app
 from rollenv.cli.reward_model import away_of, best_of, settings_of
 from rollenv.report.curves import curves_svg
@@ -186,6 +187,13 @@ def test_equal_pairs_and_a_folder_without_a_model_are_refused(model, tmp_path):
         trainer_of(str(file), f"model={model}", f"run_dir={tmp_path / 'run'}")
     with pytest.raises(UsageError, match="no reward model"):
         RewardModel.load(tmp_path)
+
+
+def test_a_reward_model_neither_plays_nor_begins_another(trained, rows, tmp_path):
+    with pytest.raises(UsageError, match="gives scores"):
+        LocalAgent.load(trained[0])
+    with pytest.raises(UsageError, match="gives scores"):
+        trainer_of(str(rows), f"model={trained[0]}", f"run_dir={tmp_path / 'run'}")
 
 
 def test_best_of_n_is_the_mean_over_all_choices():

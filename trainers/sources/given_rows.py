@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import MissingData, UsageError
+from rollenv.core.pictures import MARK, Picture
+from rollenv.envs.data.row_pictures import pictures_of
 from rollenv.envs.data.rows import files_at, read_file, refuse_twins, split_of
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ class GivenRow:
     """Difference of scores that a pair has to have, if the row says it."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     kind: Literal["answers", "pair", "label"] = "answers"
+    images: tuple[Picture, ...] = ()
+    """The pictures of each chat, in the order of their places."""
 
 
 def read_given_rows(path: Path, unusable: Callable[[UsageError], None]) -> Iterator[GivenRow]:
@@ -67,7 +71,7 @@ def read_given_rows(path: Path, unusable: Callable[[UsageError], None]) -> Itera
         for number, row in enumerate(read_file(file), 1):
             row = _without_nulls(row) if file.suffix == ".parquet" else row
             try:
-                found = given_row(row, f"{file.name}, row {number}")
+                found = given_row(row, f"{file.name}, row {number}", file.parent)
             except UsageError as error:
                 unusable(error)
             else:
@@ -81,18 +85,17 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def given_row(row: Row, where: str) -> GivenRow:
+def given_row(row: Row, where: str, folder: Path | None = None) -> GivenRow:
     """Convert a row.
 
+    Args:
+        folder: paths of pictures are relative to it.
+
     Raises:
-        UsageError: it has none of the known shapes.
+        UsageError: it has none of the known shapes, or a picture cannot be read.
     """
     try:
-        if any(row.get(name) for name in ("images", "image")):
-            raise UsageError(
-                "it has pictures, which rows of texts do not show a model: imitate stored episodes "
-                "(a run's folder, or `rollenv export` in the format own)"
-            )
+        images = tuple(pictures_of(row.get("images") or row.get("image"), folder))
         tools = [] if row.get("tools") in (None, "") else _json(row["tools"])
         if not isinstance(tools, list):
             raise UsageError("tools has to be a list of schemas")
@@ -102,10 +105,32 @@ def given_row(row: Row, where: str) -> GivenRow:
                 raise UsageError(f"a tool is a schema with the function's name, not {tool!r:.60}")
         schemas = [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools]
         chats, rewards = _chats(row)
+        chats = tuple(_with_pictures(chat, images) for chat in chats) if images else chats
         margin = rewards[0] if _kind(row) == "pair" and row.get("margin") not in (None, "") else 0.0
-        return GivenRow(where, chats, rewards, margin, schemas, _kind(row))
-    except UsageError as error:
+        return GivenRow(where, chats, rewards, margin, schemas, _kind(row), images)
+    except (UsageError, MissingData) as error:
         raise UsageError(f"{where}: {error}") from None
+
+
+def _with_pictures(chat: Chat, images: Sequence[Picture]) -> Chat:
+    """Return a chat whose places of pictures, ``<image>`` in texts or parts of the type image, name them by hash."""
+    rest = iter(images)
+    filled, places = Chat(), 0
+    for message in chat:
+        parts = message.get("content")
+        if message["role"] != "assistant" and isinstance(parts, str) and MARK in parts:
+            texts = [{"type": "text", "text": text} for text in parts.split(MARK)]
+            parts = [part for text in texts for part in (text, {"type": "image"})][:-1]
+        if isinstance(parts, list):
+            parts = [dict(part) if isinstance(part, Mapping) else part for part in parts]
+            for part in parts:
+                if isinstance(part, dict) and part.get("type") == "image":
+                    places += 1
+                    part["sha256"] = getattr(next(rest, None), "sha256", "")
+        filled.append({**message, "content": parts})
+    if places != len(images):
+        raise UsageError(f"it has {len(images)} pictures for {places} places (<image>, or parts of the type image)")
+    return filled
 
 
 def _kind(row: Row) -> Literal["answers", "pair", "label"]:
@@ -124,7 +149,8 @@ def _chats(row: Row) -> tuple[tuple[Chat, ...], tuple[float, ...]]:
         same = next(i for i, (a, b) in enumerate(itertools.zip_longest(*pair)) if a != b)
         return tuple([*_read_only(chat[:same]), *chat[same:]] for chat in pair), (_margin(row), 0.0)
     if kind == "label":
-        label = {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}.get(str(row["label"]).lower())  # CSV has texts
+        words = {"true": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "0": 0.0, "0.0": 0.0}  # CSV has texts
+        label = words.get(str(row["label"]).lower())
         if label is None:
             raise UsageError(f"label is true or false, not {row['label']!r:.40}")
         return (_with_answer(_asked(row), row["completion"]),), (label,)
@@ -139,7 +165,9 @@ def _chats(row: Row) -> tuple[tuple[Chat, ...], tuple[float, ...]]:
             raise UsageError(f"input is a text, not {more!r:.40}")
         asked = [{"role": "user", "content": "\n\n".join(filter(None, (row["instruction"], more)))}]
         return ([*_system(row), *_history(row), *_with_answer(asked, row["output"])],), (1.0,)
-    raise UsageError(f"its columns are {', '.join(map(str, row)) or 'none'}; known shapes are {_SHAPES}")
+    empty = [str(name) for name, value in row.items() if value is None]
+    lacking = f" ({', '.join(empty)}: null)" if empty else ""
+    raise UsageError(f"its columns are {', '.join(map(str, row)) or 'none'}{lacking}; known shapes are {_SHAPES}")
 
 
 def _system(row: Row) -> Chat:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollenv.agents.gateway.messages import image_json
+from rollenv.agents.prompts.session import chat_messages
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import well_formed
 from rollenv.core.picture_forms import stored_content
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
+#: What environments write before each result of a tool.
+_RESULT = "<tool_response>\n"
+
 
 def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     """Yield the chats of an episode with ``messages`` and, if it called functions, ``tools``.
@@ -40,16 +44,16 @@ def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     Raises:
         UsageError: it was stored without what its agent has read.
     """
-    turns = episode.trajectory.turns
+    turns, random = episode.trajectory.turns, _random_turns(episode)
     if episode.session is not None:
         yield from map(_clean, episode.session.chats(data=False))
     elif all(turn.continues for turn in turns):
         yield from map(_clean, [_chat(episode)] if turns else ())
     else:
-        for turn in turns:
+        for turn in (turn for number, turn in enumerate(turns) if number not in random):
             answer = {"role": "assistant", "content": turn.raw or turn.text}
-            asked = {"role": "user", "content": stored_content(_read(turn), turn.images)}
-            yield _clean({"messages": [asked, answer]})
+            asked = [*turn.messages] or [{"role": "user", "content": stored_content(_read(turn), turn.images)}]
+            yield _clean({"messages": [*asked, answer]})
 
 
 def images_of(episode: StoredEpisode) -> dict[str, Picture]:
@@ -77,17 +81,26 @@ def split_chat(chat: Json, at: int) -> tuple[Json, list[Json]]:
 
 
 def completions_of(chat: Json) -> Iterator[Json]:
-    """Yield ``prompt`` and ``completion``, both lists of messages, for each answer in a chat."""
+    """Yield ``prompt`` and ``completion``, both lists of messages, for each answer in a chat that is to be learned."""
     for at, message in enumerate(chat["messages"]):
-        if message["role"] == "assistant":
+        if message["role"] == "assistant" and message.get("weight", 1):
             yield {**split_chat(chat, at)[0], "completion": [message]}
 
 
+def _random_turns(episode: StoredEpisode) -> set[int]:
+    """Return the numbers of the turns in which an expert moved at random: they are played, and not learned."""
+    return {*episode.trajectory.record.get("random_turns", ())}
+
+
 def _chat(episode: StoredEpisode) -> Json:
-    turns = episode.trajectory.turns
+    turns, random = episode.trajectory.turns, _random_turns(episode)
     prompt = episode.run.settings.get("prompt") if episode.run else None
     system = prompt.get("system") if isinstance(prompt, dict) else None
     recorded = any(turn.messages for turn in turns)
+    if episode.trajectory.task.env_id.startswith("gateway:"):
+        raise UsageError(
+            "turns of a gateway's session do not say which call went on with which: use the gateway's record"
+        )
     if (
         not recorded
         and turns[0].shown is None
@@ -97,7 +110,7 @@ def _chat(episode: StoredEpisode) -> Json:
             f"this episode of {episode.trajectory.task.env_id} was stored by a version that did not keep all that its "
             "agent has read: play it again, or export it in the format own"
         )
-    tools = [] if recorded else undescribed_tools(episode.trajectory, episode.trust)
+    tools = undescribed_tools(episode.trajectory, episode.trust)
     messages: list[Json] = [{"role": "system", "content": system}] if system and not recorded else []
     calls: list[Json] = []
     for number, turn in enumerate(turns):
@@ -107,6 +120,7 @@ def _chat(episode: StoredEpisode) -> Json:
             call["id"] = result["tool_call_id"]
         messages += new
         answer: Json = {"role": "assistant", "content": turn.raw or turn.text}
+        answer |= {"weight": 0} if number in random else {}
         follows = turns[number + 1].messages if number + 1 < len(turns) else ()
         calls = []
         if tools or any(message.get("role") == "tool" for message in follows):
@@ -116,17 +130,19 @@ def _chat(episode: StoredEpisode) -> Json:
 
 
 def _results(turn: Turn, calls: list[Json]) -> list[Json]:
-    """Return an observation as messages: the result of the last calls, or what the user says."""
+    """Return an observation as the messages of a chat: what the user says, or each result of a tool."""
     read = _read(turn)
-    if not calls:
-        return [{"role": "user", "content": stored_content(read, turn.images)}]
-    parts = read.removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
-    texts: list[Any] = parts.split("\n</tool_response>\n<tool_response>\n")
-    if turn.images or len(texts) != len(calls):
-        texts = [stored_content(parts if turn.images else read, turn.images), *(len(calls) - 1) * [""]]
-    return [
-        {"role": "tool", "tool_call_id": call["id"], "content": text} for call, text in zip(calls, texts, strict=True)
+    body, wrapper, _ = read.rpartition("\n</tool_response>")
+    texts = body.removeprefix(_RESULT).split(f"\n</tool_response>\n{_RESULT}") if wrapper else []
+    if not read.startswith(_RESULT) or (calls and len(texts) != len(calls)):
+        texts = []
+    info = {"use_tool": bool(texts or calls), "tool_responses": texts, "images": list(turn.images)}
+    messages: list[Json] = [
+        {"role": role, "content": stored_content(text, images)}
+        for role, text, images in chat_messages(read, info, as_results=True)
     ]
+    messages += [{"role": "tool", "content": ""} for _ in calls[len(messages) :]]
+    return [m | {"tool_call_id": call["id"]} for m, call in zip(messages, calls, strict=True)] if calls else messages
 
 
 def _read(turn: Turn) -> str:
@@ -156,12 +172,13 @@ def undescribed_tools(trajectory: Trajectory, trust: bool) -> list[Json]:
     Args:
         trust: whether the environment may be built whatever the task names.
     """
+    native = trajectory.task.kwargs.get("calls") == "native"
     texts = (turn.raw or turn.text for turn in trajectory.turns)
-    if not any(call for text in texts for call in find_calls(text)[0] if not call.problem):
+    if not native and not any(call for text in texts for call in find_calls(text)[0] if not call.problem):
         return []
     tools = list(_first_info(trajectory.task, trust).get("tools") or ())
     described = all(tool["function"]["name"] in trajectory.turns[0].observation for tool in tools)
-    return [] if described else tools
+    return [] if described and not native else tools
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import itertools
 import json
+import logging
 import math
 import os
 import shlex
@@ -29,6 +30,8 @@ from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.stored import StoredEpisode, stored
 from rollenv.rollout.seats import own_view
 from rollenv.rollout.types import Task, Trajectory
+
+logger = logging.getLogger(__name__)
 
 #: The entry points of further formats: functions from a trajectory to JSON data.
 GROUP = "rollenv.exports"
@@ -167,13 +170,15 @@ def _write(file: Path, form: str, episodes: Iterable[StoredEpisode], tally: Coun
                 PictureFiles(file.parent).save(image)
     except UsageError:  # of the condition
         raise
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, NotImplementedError) as error:
         hint = "; write it to a .jsonl file" if file.suffix == ".parquet" else ""
         raise UsageError(f"a row of the format {form} does not fit {file.suffix}: {error}{hint}") from error
 
 
 def _table(rows: Iterable[Json]) -> Any:
-    return require_extra("pyarrow", "envs", "Parquet").Table.from_pylist(list(rows))
+    rows = list(rows)
+    columns: Json = dict.fromkeys(name for row in rows for name in row)  # pyarrow takes those of the first row
+    return require_extra("pyarrow", "envs", "Parquet").Table.from_pylist([columns | row for row in rows])
 
 
 def _with_tools_of_verl(rows: list[Json]) -> list[Json]:
@@ -258,11 +263,19 @@ def _pairs(episodes: Iterable[StoredEpisode]) -> Iterator[tuple[str, Json]]:
             asked, answer = split_chat(chat, roles.index("assistant"))
             key = task_key(episode.trajectory.task), json.dumps(asked)
             groups.setdefault(key, []).append((episode.trajectory.reward, answer))
+    observed = 0
     for (task, prompt), group in groups.items():
         returns, answers = zip(*group, strict=True)
         for better, worse in preferred(returns, [_said(answer) for answer in answers]):
             pair = {"chosen": answers[better], "rejected": answers[worse], "margin": returns[better] - returns[worse]}
+            observed += any(m["role"] != "assistant" for m in (*answers[better], *answers[worse]))
             yield task, json.loads(prompt) | pair
+    if observed:
+        logger.warning(
+            "%d pairs have observations between answers: `rollenv train algorithm=dpo` and `reward-model` only read "
+            "them, other trainers may learn them",
+            observed,
+        )
 
 
 def _said(messages: list[Json]) -> list[Any]:
