@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,7 +80,6 @@ def command(
         None, metavar="INDEX", help="Folder of `rollenv publish`, to list on the page and to serve below /packages."
     ),
     any_arguments: bool = typer.Option(False, help="Accept environment arguments that name files and programs."),
-    attached: bool = typer.Option(False, hidden=True),  # ends when standard input is closed, for rollenv.serve.cluster
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
     from rollenv.core.tools.sandboxed import chosen
@@ -97,8 +92,6 @@ def command(
     from rollenv.serve.sandboxes import SandboxLimits
     from rollenv.serve.server import Settings
 
-    if attached:
-        threading.Thread(target=_end_with_input, daemon=True).start()
     if new_token:
         token, lines = auth.new_token(new_token, [scope.strip() for scope in scopes.split(",")])
         error_console.print(f"the token, which is shown this once: {token}", soft_wrap=True, markup=False)
@@ -139,14 +132,6 @@ def command(
 
 
 command.__doc__ = f"{command.__doc__}\n{_EXAMPLES}"
-
-
-def _end_with_input() -> None:
-    while sys.stdin.buffer.read(4096):
-        pass
-    for _ in range(2):  # the second SIGTERM does not wait for sessions
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1.0)
 
 
 def _serve(settings: Settings, port: int, workers: ServedWorkers) -> None:
