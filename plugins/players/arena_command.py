@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +14,10 @@ from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
     AgentOptions,
-    console,
     error_console,
     key_values,
     make_agent,
+    print_result,
     print_tables,
 )
 from rollenv.cli.eval import model_of, print_failures
@@ -97,9 +96,7 @@ def command(
         opened["manager"].play(rest, opened["watch"])
     arena = results(names, played)
     play.save(about | arena.to_dict())
-    if play.json:
-        console.print_json(json_module.dumps(about | arena.to_dict()))
-    else:
+    if not print_result(about | arena.to_dict()):
         print_tables(arena.tables(), 100)
         play.tell("games")
     failures = [t.failure or "unknown" for t in played if not t.complete]

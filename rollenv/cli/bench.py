@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from rollenv.cli.common import (
     knows_tools,
     make_agent,
     percent,
+    print_result,
     print_table,
     progress_console,
 )
@@ -76,7 +77,7 @@ def command(
     from rollenv.panels.verify import seal
 
     if show:
-        _list(play.json)
+        _list()
         return
     if not names:
         raise UsageError(
@@ -113,9 +114,7 @@ def command(
         if panel:
             numbers["seal"] = seal(play.out, numbers)
     play.save(numbers)
-    if play.json:
-        console.print_json(json_module.dumps(numbers))
-    else:
+    if not print_result(numbers):
         _print(result, agent, numbers)
         play.tell()
     if form == "native" and result.failures.get("agent"):
@@ -151,7 +150,7 @@ def _folder(play: PlayOptions, chosen: Suite, options: AgentOptions, about: dict
     settings |= {"temperature": options.temperature, "max_tokens": options.max_tokens, "system": options.system}
     rows = [one for part in chosen.parts for one in row_fingerprints(part.env_id, part.kwargs, about["tasks_of_each"])]
     settings |= {"rows": rows} if rows else {}
-    return play.begin(json_module.loads(json_module.dumps(settings)))
+    return play.begin(json.loads(json.dumps(settings)))
 
 
 def _write_parquet(out: Path, result: Benchmark) -> None:
@@ -162,16 +161,14 @@ def _write_parquet(out: Path, result: Benchmark) -> None:
         write(out / "episodes.parquet", result.trajectories)
 
 
-def _list(json: bool) -> None:
+def _list() -> None:
     from rollenv.bench import suites
 
     every = suites()
-    if json:
-        plain = [
-            {"name": s.name, "about": s.about, "parts": [p.env_id for p in s.parts], "missing": s.missing}
-            for s in every
-        ]
-        console.print_json(json_module.dumps(plain))
+    plain = [
+        {"name": s.name, "about": s.about, "parts": [p.env_id for p in s.parts], "missing": s.missing} for s in every
+    ]
+    if print_result(plain):
         return
     there = [f"{len(s.parts)} (and {len(s.missing)} not here)" if s.missing else str(len(s.parts)) for s in every]
     rows = ((each.name, number, each.about) for each, number in zip(every, there, strict=True))
@@ -252,10 +249,9 @@ def _compare(folders: list[str], play: PlayOptions) -> None:
     if (out := play.out) is not None:
         with writes(out):
             out.mkdir(parents=True, exist_ok=True)
-            (out / "comparison.json").write_text(json_module.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+            (out / "comparison.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
             write_report(*paths, out=out / "compare.html")
-    if play.json:
-        console.print_json(json_module.dumps(result.to_dict()))
+    if print_result(result.to_dict()):
         return
     console.print(f"{folders[1]} against {folders[0]}", markup=False, style="bold")
     rows = []

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -118,9 +117,10 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None
         yield show
 
 
-def set_loudness(verbose: int, quiet: bool) -> None:
-    """Apply -v and -q: log messages on standard error, or no progress."""
+def set_output(verbose: int, quiet: bool, as_json: bool) -> None:
+    """Apply -v, -q and --json: log messages on standard error, no progress, only the result on standard output."""
     progress_console.quiet = quiet
+    console.stderr = as_json
     if verbose:
         level = logging.INFO if verbose == 1 else logging.DEBUG
         logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
@@ -198,22 +198,18 @@ def sent_names(text: str) -> dict[str, str]:
     return {key.strip(): name.strip() for key, _, name in pairs}
 
 
-JSON_HELP = "Print the result as one JSON object on standard output, and the rest on standard error."
-JSON = typer.Option(False, "--json", help=JSON_HELP)
+def print_result(result: Any, indent: int | None = 2) -> bool:
+    """Print the result of a command as JSON if --json asks for it, and return whether it does.
 
-
-@contextlib.contextmanager
-def json_result(wanted: bool) -> Iterator[dict[str, Any]]:
-    """Yield what a command fills with its result, and print that as JSON at the end; all other output steps aside."""
-    result: dict[str, Any] = {}
-    console.stderr = wanted
-    try:
-        yield result
-    finally:
-        console.stderr = False
-        if wanted and result:
-            sys.stdout.write(json.dumps(result, indent=2, default=str) + "\n")
-            sys.stdout.flush()
+    With --json all that is printed to :data:`console` goes to standard error.
+    """
+    if not console.stderr:
+        return False
+    text = json.dumps(result, default=lambda value: [*value] if isinstance(value, Iterator) else str(value))
+    plain = json.loads(text, parse_constant=lambda _: None)  # JSON has no NaN
+    sys.stdout.write(json.dumps(plain, indent=indent) + "\n")
+    sys.stdout.flush()
+    return True
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Collection, Mapping
@@ -102,7 +101,7 @@ def _print_differences(config: TrainConfig) -> None:
 
 def _end(config: TrainConfig) -> None:
     console.print("\n[bold]all settings[/]")
-    console.print_json(json.dumps(config.model_dump(mode="json")))
+    console.print_json(data=config.model_dump(mode="json"))
     for text in lacking_here(config):
         console.print(f"[bold red]here the run would stop:[/] {escape(text)}", soft_wrap=True)
     console.print("nothing was started")

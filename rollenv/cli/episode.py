@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json as json_module
 import os
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values
+from rollenv.cli.common import console, key_values, print_result
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.parsing import well_formed
 from rollenv.core.proxies import without_proxy
@@ -43,7 +42,6 @@ def command(
     retries: int = typer.Option(5, min=0, help="Number of retries after a temporary failure of a request."),
     workers: str = typer.Option("1", "--workers", "-w", help=WORKERS_HELP),
     step_deadline: float = typer.Option(120.0, min=0.001, help="Time limit in seconds for a step in a worker."),
-    json: bool = typer.Option(False, "--json", help="Print the result and the trajectory as one JSON object."),
 ) -> None:
     """Play one episode against any OpenAI-compatible endpoint, and print its reward and trajectory.
 
@@ -80,14 +78,11 @@ def command(
         with make_workers(workers) as pool, RolloutManager(player, pool, limits=limits) as manager:
             (played,) = manager.play([Trajectory(task)])
     except Exception as error:  # rollenv's own are printed and give the exit code, as for any command
-        if json:
-            _print_json(about | {"reward": None, "error": str(error) or type(error).__name__})
+        print_result(about | {"reward": None, "error": str(error) or type(error).__name__}, None)
         raise
-    if json:
-        result = {"reward": played.reward, "success": played.success, "status": played.status}
-        wrong = {"error": played.error, "failure": played.failure} if played.error else {}
-        _print_json(about | result | wrong | {"turns": len(played.turns), "trajectory": played.to_dict()})
-    else:
+    result = about | {"reward": played.reward, "success": played.success, "status": played.status}
+    result |= {"error": played.error, "failure": played.failure} if played.error else {}
+    if not print_result(result | {"turns": len(played.turns), "trajectory": played.to_dict()}, None):
         _print(played)
     if not played.complete:
         raise RollenvError(" ".join(played.error.split()) or f"the episode of {env} was {played.status}")
@@ -148,15 +143,6 @@ async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, l
         if not problem:
             break
     return status, names, problem
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    """Print JSON on one line; NaN and infinities become null."""
-    try:
-        text = json_module.dumps(data, allow_nan=False)
-    except ValueError:
-        text = json_module.dumps(json_module.loads(json_module.dumps(data), parse_constant=lambda _: None))
-    console.file.write(text + "\n")
 
 
 def _print(played: Trajectory) -> None:

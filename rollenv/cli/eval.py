@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json as json_module
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from rollenv.cli.common import (
     key_values,
     make_agent,
     percent,
+    print_result,
     print_table,
 )
 from rollenv.cli.options import with_options
@@ -145,15 +145,13 @@ def command(
         with playing(plan.env, plan.n * k, player, options, plan.play, folder) as opened:
             result = plan.evaluate(player, k, seed, around, opened)
         numbers = plan.save({**plan.about(common), **result.to_dict(), **totals(player)})
-        if not play.json:
-            _print(result, agent)
-            plan.play.tell()
+        _print(result, agent)
+        plan.play.tell()
         results.append(result)
         every.append(numbers)
-    if play.json:
-        console.print_json(json_module.dumps(every if len(every) > 1 else every[0]))
-    elif len(results) > 1:
+    if len(results) > 1:
         _print_all(results, agent)
+    print_result(every if len(every) > 1 else every[0])
     if any(r.failures.get("agent") or r.failed > len(r.trajectories) / 2 for r in results):
         raise typer.Exit(1)
 

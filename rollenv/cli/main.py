@@ -42,7 +42,7 @@ from rollenv.cli import (
     train,
     view,
 )
-from rollenv.cli.common import console, error_console, set_loudness
+from rollenv.cli.common import console, error_console, set_output
 from rollenv.core.errors import RollenvError
 from rollenv.core.plugins import load_all
 from rollenv.core.version import __version__
@@ -60,14 +60,18 @@ app = typer.Typer(
 
 _VERBOSE = typer.Option(0, "--verbose", "-v", count=True, help="Show log messages; twice for more.", show_default=False)
 _QUIET = typer.Option(False, "--quiet", "-q", help="Show no progress, only results and errors.")
+_JSON = typer.Option(False, "--json", help="Print the result as JSON on standard output, the rest on standard error.")
+
+#: Commands that run until they are stopped, and have no result.
+_ENDLESS = ("play", "serve", "gateway")
 
 
-def _prepared(command: Callable[..., None]) -> Callable[..., None]:
-    """Add -v and -q to a command, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
+def _prepared(command: Callable[..., None], has_result: bool = True) -> Callable[..., None]:
+    """Add -v, -q and --json to a command, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
 
     @functools.wraps(command)
-    def run(*args: Any, verbose: int, quiet: bool, **kwargs: Any) -> None:
-        set_loudness(verbose, quiet)
+    def run(*args: Any, verbose: int, quiet: bool, json: bool = False, **kwargs: Any) -> None:
+        set_output(verbose, quiet, json)
         try:
             command(*args, **{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
         except KeyboardInterrupt:
@@ -80,11 +84,12 @@ def _prepared(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(error.exit_code) from None  # type: ignore[attr-defined]
 
     signature = inspect.signature(command, eval_str=True)
-    more = [
-        inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=_VERBOSE, annotation=int),
-        inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=_QUIET, annotation=bool),
+    more = {"verbose": (_VERBOSE, int), "quiet": (_QUIET, bool), **({"json": (_JSON, bool)} if has_result else {})}
+    parameters = [*signature.parameters.values()]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (default, kind) in more.items()
     ]
-    parameters = [*signature.parameters.values(), *more]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run
@@ -122,7 +127,7 @@ _COMMANDS = {
     "skills": skills,
 }
 for _name, _module in _COMMANDS.items():
-    app.command(_name)(_prepared(_module.command))
+    app.command(_name)(_prepared(_module.command, _name not in _ENDLESS))
 for _name, _function in panel.commands().items():
     panel.app.command(_name)(_prepared(_function))
 app.add_typer(panel.app, name="panel")

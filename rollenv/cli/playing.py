@@ -53,7 +53,6 @@ class PlayOptions:
     out: Path | None = option("--out", "-o", help="Folder for the episodes, the report and the numbers.")  # noqa: RUF009 - a field
     resume: bool = option("--resume", default=False, help="Continue what is in --out.")
     accept: bool = option("--accept-changes", default=False, help=ACCEPT_HELP)
-    json: bool = option("--json", default=False, help="Print JSON instead of tables.")
 
     def __post_init__(self) -> None:
         if self.resume and self.out is None:

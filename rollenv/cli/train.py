@@ -9,21 +9,20 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
-    JSON_HELP,
     advice_on_epochs,
     console,
     describe_data,
     error_console,
     is_setting,
-    json_result,
     key_values,
     percent,
+    print_result,
     print_table,
     progress_bar,
     progress_console,
@@ -41,17 +40,6 @@ if TYPE_CHECKING:
     from rollenv.trainers.trainer import TrainingResult
 
 
-def _list_algorithms(wanted: bool) -> None:
-    if not wanted:
-        return
-    from rollenv.trainers.config.presets import PRESETS
-
-    rows = ([name, preset.formula, preset.paper] for name, preset in PRESETS.items())
-    print_table(["algorithm=", "what it computes", "paper"], rows)
-    console.print("Further settings override them, as in algorithm=dapo loss.clip_high=0.3.", markup=False)
-    raise typer.Exit
-
-
 @dataclass(frozen=True)
 class RunOptions:
     """Options of a run, or of one for each seed and setting."""
@@ -64,7 +52,6 @@ class RunOptions:
     )
     launch: Path = option("--launch", metavar="FILE", help="Run on other machines: a file with the keys of [launch].")  # noqa: RUF009 - a field
     seeds: int = option(default=0, min=0, help="Number of seeds: a run for each, in one folder, with their means.")
-    json: bool = option("--json", default=False, help=JSON_HELP)
     vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")  # noqa: RUF009 - a field
 
 
@@ -80,9 +67,7 @@ def command(
     harness: str = typer.Option(
         "", "--harness", help="Existing agent program that plays: pi, mini-swe-agent, codex, ... (sets harness.name)."
     ),
-    list_algorithms: bool = typer.Option(
-        False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List the values of algorithm=NAME."
-    ),
+    list_algorithms: bool = typer.Option(False, "--list-algorithms", help="List the values of algorithm=NAME."),
     beside: int = typer.Option(0, min=0, help="Runs at a time with --seeds or --vary; 0: one per core, one on a GPU."),
     gateway: str = typer.Option(
         "", "--from", metavar="URL", help="Train on rated sessions of `rollenv gateway`; URL is its administrator's."
@@ -93,6 +78,9 @@ def command(
     options: RunOptions,
 ) -> None:
     """Train an agent; everything is written to one run directory."""
+    if list_algorithms:
+        _list_algorithms()
+        return
     overrides = overrides or []
     if is_setting(recipe):  # a run that is continued has its recipe
         recipe, overrides = "", [recipe, *overrides]
@@ -111,6 +99,15 @@ def command(
     start(recipe, overrides, options, beside, write_recipe)
 
 
+def _list_algorithms() -> None:
+    from rollenv.trainers.config.presets import PRESETS
+
+    every = [{"name": name, "formula": each.formula, "paper": each.paper} for name, each in PRESETS.items()]
+    if not print_result({"algorithms": every}):
+        print_table(["algorithm=", "what it computes", "paper"], ([*each.values()] for each in every))
+        console.print("Further settings override them, as in algorithm=dapo loss.clip_high=0.3.", markup=False)
+
+
 def need_packages(what: str = "training") -> None:
     """Raise MissingExtra unless what trains models is installed."""
     for package in (Package("torch", "train"), Package("transformers", "train")):
@@ -127,18 +124,6 @@ def start(
         beside: runs at a time, of several; 0 for the default.
         write_recipe: write the settings to this file instead.
     """
-    with json_result(options.json) as result:
-        return _start(recipe, overrides, options, beside, write_recipe, result)
-
-
-def _start(
-    recipe: str,
-    overrides: Sequence[str],
-    options: RunOptions,
-    beside: int,
-    write_recipe: Path | None,
-    result: dict[str, Any],
-) -> Path | None:
     started = time.perf_counter()
     need_packages()
     from rollenv.trainers.config import load_config
@@ -156,7 +141,7 @@ def _start(
 
         seeds = max(options.seeds, 1)
         folder = sweep(recipe, overrides, seeds, options.vary or (), beside, _need_everything, resume)
-        result["folder"] = str(folder)
+        print_result({"folder": str(folder)})
         return None
     run: RunDir | None = None
     if options.launch:
@@ -174,7 +159,7 @@ def _start(
     describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
         _write_recipe(config, write_recipe)
-        result["recipe"] = str(write_recipe)
+        print_result({"recipe": str(write_recipe)})
         return None
     if dry_run:
         from rollenv.cli import dry_run as dry
@@ -182,14 +167,14 @@ def _start(
         if config.run_dir and not resume and Path(config.run_dir).exists():
             raise UsageError(f"{config.run_dir} exists, so the run would not start: choose another run_dir=PATH")
         dry.dry_run(config)
-        result["settings"] = config.model_dump(mode="json")
+        print_result({"settings": config.model_dump(mode="json")})
         return None
     _need_everything(config)
     run = run or RunDir.create(config, recipe)
     trained = _train_to_the_end(config, run, recipe, resume)
     _conclude(run, trained, time.perf_counter() - started)
-    result |= {"run": str(run.path), "model": str(trained.checkpoint), "metrics": str(run.metrics_file)}
-    result |= {"before": trained.before, "after": trained.after, "seconds": trained.seconds}
+    files = {"run": str(run.path), "model": str(trained.checkpoint), "metrics": str(run.metrics_file)}
+    print_result({**files, "before": trained.before, "after": trained.after, "seconds": trained.seconds})
     return run.path
 
 
