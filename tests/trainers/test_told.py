@@ -12,7 +12,7 @@ import rollenv
 from rollenv import UsageError
 from rollenv.agents.engines import cpu_threads
 from rollenv.cli import train as train_command
-from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room, tokens_together
+from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers import models
 from rollenv.trainers.config import load_config
@@ -80,22 +80,6 @@ class Words:
 
     def encode(self, text, add_special_tokens=False):
         return text.split()
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ([], 2 + 32 * 3 + 32 * 8 * 5),  # the beginning once, the rest of a prompt once a task, answers each
-        (["optimizer.share_prefixes=false"], 32 * 8 * (5 + 5)),
-        (["optimizer.micro_batch_tokens=100"], 100),
-    ],
-)
-def test_memory_is_that_of_the_tokens_that_a_batch_has(settings, expected):
-    base = ["rollout.groups_per_batch=32", "rollout.group_size=8", "rollout.max_new_tokens=5"]
-    config = load_config("rlvr_gsm8k", [*SUMS, *base, *settings])
-    plan = ModelPlan("", 100, Words())
-    assert tokens_together(config, plan, "a b 1 + 2", "a b 3 + 4", 1) == expected
-    assert tokens_together(config, plan, "a", "b", None) == config.optimizer.micro_batch_tokens
 
 
 @pytest.mark.parametrize(
