@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.text import Text
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
@@ -21,9 +20,9 @@ from rollenv.cli.common import (
     key_values,
     knows_tools,
     make_agent,
-    percent,
     print_result,
     print_table,
+    print_tables,
     progress_console,
 )
 from rollenv.cli.eval import fixed_by, model_of, print_failures
@@ -35,7 +34,6 @@ from rollenv.core.version import __version__
 
 if TYPE_CHECKING:
     from rollenv.bench import Benchmark, Suite
-    from rollenv.bench.run import Row
 
 
 @with_options
@@ -179,14 +177,10 @@ def _list() -> None:
 
 
 def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any]) -> None:
+    from rollenv.report.summary import category_tables
+
     console.print(f"{result.suite} played by {agent}", markup=False, style="bold")
-    rows = [*result.rows, result.total] if len(result.rows) > 1 else result.rows
-    k, priced = result.total.k, any(row.cost for row in rows)
-    spoken = any(row.completion_tokens for row in rows)
-    head = ["category", "tasks", "success (95 %)", "floor", "failed", "turns", "calls", "invalid", "side effects"]
-    head += [f"pass^{j}" for j in range(2, k + 1)]
-    head += ["tokens in", "tokens out"] * spoken + ["cost"] * priced + ["s/turn"]
-    print_table(head, _bold_last([_cells(row, spoken, priced) for row in rows]))
+    print_tables(category_tables(numbers), most=1000)
     if len(result.rows) > 1:
         console.print(f"mean of the {len(result.rows)} categories: {100 * result.macro:.1f} %")
     if agent.startswith("noisy:") and (unharmed := [row.category for row in result.rows if row.success[0] == 1.0]):
@@ -195,41 +189,8 @@ def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any]) -> None:
     if problems := numbers.get("problems"):
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(problems.items()))
         console.print(f"the endpoint's problems, all tried again: {counts}", markup=False)
-    for category, need in result.missing.items():
-        console.print(f"not played: {category}; {need}", markup=False, style="dim", soft_wrap=True)
     if result.total.failed:
         print_failures(result.trajectories, result.failures)
-
-
-def _bold_last(rows: list[list[str]]) -> list[Sequence[object]]:
-    """Return rows whose last one, if there are several, is the total in bold."""
-    total = [Text(cell, style="bold") for cell in rows[-1]]
-    return [*rows[:-1], total] if len(rows) > 1 else [*rows]
-
-
-def _cells(row: Row, spoken: bool, priced: bool) -> list[str]:
-    """Return a table row; metrics that a category does not report are empty."""
-    metrics = row.metrics
-    cells = [
-        row.category,
-        str(row.n) if row.k == 1 else f"{row.n} × {row.k}",
-        percent(*row.success),
-        _percent(row.floor),
-        str(row.failed),
-        f"{row.turns:.1f}",
-        *(f"{metrics[name]:.2f}" if name in metrics else "" for name in ("calls", "invalid_calls")),
-        _percent(row.side_effects),
-        *(_percent(row.pass_all[j][0]) for j in range(2, row.k + 1)),
-    ]
-    if spoken:
-        cells += [f"{row.prompt_tokens:.0f}", f"{row.completion_tokens:.0f}"]
-    if priced:
-        cells.append(f"{row.cost:.4f}")
-    return [*cells, f"{row.latency:.3f}"]
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def _compare(folders: list[str], play: PlayOptions) -> None:
@@ -257,11 +218,11 @@ def _compare(folders: list[str], play: PlayOptions) -> None:
     rows = []
     for row in [*result.rows, *([result.total] if len(result.rows) > 1 else [])]:
         change = f"{100 * row.difference:+.1f} ({100 * row.low:+.1f} to {100 * row.high:+.1f})"
-        cells = [row.category, str(row.tasks), _percent(row.first), _percent(row.second), change]
+        cells = [row.category, str(row.tasks), f"{row.first:.1%}", f"{row.second:.1%}", change]
         cells += ["clear" if row.clear else "not clear", str(row.only_first), str(row.only_second)]
         rows.append(cells)
     head = ["category", "tasks", *folders, "difference (95 %)", "", "only first", "only second"]
-    print_table(head, _bold_last(rows))
+    print_table(head, rows)
     if result.only_first or result.only_second:
         console.print(
             f"left out, since only one of the two has them: {result.only_first} tasks of the first, "

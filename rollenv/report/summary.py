@@ -157,7 +157,7 @@ def tables(run: Run) -> list[dict[str, Any]]:
     """Success by domain of a training; of an evaluation its categories, and pass@k and pass^k over several episodes."""
     if run.kind == "training":
         return _domain_table(run)
-    return [*_category_table(run), *_pass_table(run), *_own_tables(run)]
+    return [*category_tables(run.result), *_pass_table(run), *_own_tables(run)]
 
 
 def _own_tables(run: Run) -> list[dict[str, Any]]:
@@ -171,31 +171,38 @@ def _own_tables(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _category_table(run: Run) -> list[dict[str, Any]]:
-    """Return a row for each category of `rollenv bench`."""
-    found = run.result.get("categories")
+def category_tables(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return tables of a result of `rollenv bench`: a row for each category, and what was not played."""
+    found, total = result.get("categories"), result.get("total")
     rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
-    total = run.result.get("total")
     if not rows:
         return []
-    content = [_category(row) for row in [*rows, *([total] if isinstance(total, dict) and len(rows) > 1 else [])]]
+    rows += [total] if isinstance(total, dict) and len(rows) > 1 else []
+    most = [j for j in _pass_all(rows[-1]) if j != "1"]
+    content = [_category(row, most) for row in rows]
     head = ["category", "tasks", "success", "floor", "failed", "turns", "calls", "invalid calls", "partial"]
-    head += ["side effects", "tokens in", "tokens out", "cost", "seconds a turn"]
+    head += ["side effects", *(f"pass^{j}" for j in most), "tokens in", "tokens out", "cost", "seconds a turn"]
     title = "Success by category, with 95 % intervals; floor: the better of two agents that call nothing"
     used = [at for at in range(len(head)) if any(row[at] for row in content)]
     tables = [{"title": title, "rows": plain([[row[at] for at in used] for row in [head, *content]])}]
-    missing = run.result.get("missing")
+    missing = result.get("missing")
     if isinstance(missing, dict) and missing:
         tables.append({"title": "Not played", "rows": plain([["category", "needs"], *map(list, missing.items())])})
     return tables
 
 
-def _category(row: Mapping[str, Any]) -> list[str]:
+def _pass_all(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return pass^k by k, of which JSON makes texts."""
+    found = row.get("pass_all")
+    return {str(j): interval for j, interval in found.items()} if isinstance(found, dict) else {}
+
+
+def _category(row: Mapping[str, Any], most: Sequence[str]) -> list[str]:
     metrics = row.get("metrics")
     reported = metrics if isinstance(metrics, dict) else {}
     return [
         str(row.get("category", "")),
-        str(row.get("n", "")),
+        str(row.get("n", "")) if row.get("k", 1) == 1 else f"{row.get('n')} × {row['k']}",
         _interval(row.get("success")),
         _percent(1, row.get("floor")),
         str(row.get("failed", "")),
@@ -203,6 +210,7 @@ def _category(row: Mapping[str, Any]) -> list[str]:
         *(_to(2, reported.get(name)) for name in ("calls", "invalid_calls")),
         _percent(0, reported.get("partial")),
         _percent(1, row.get("side_effects")),
+        *(_interval(_pass_all(row).get(j)) for j in most),
         *(_to(0, row.get(name) or None) for name in ("prompt_tokens", "completion_tokens")),
         _to(4, row.get("cost") or None),
         _to(3, row.get("latency")),
