@@ -28,7 +28,7 @@ from rollenv.cli.common import (
 from rollenv.cli.eval import fixed_by, model_of, print_failures
 from rollenv.cli.options import with_options
 from rollenv.cli.playing import FINGERPRINTS, SETTINGS_FILE, EvalFolder, PlayOptions, playing, totals, writes
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.trust import TRUST_HELP
 from rollenv.core.version import __version__
 
@@ -71,8 +71,7 @@ def command(
     from rollenv.bench import run, suite
     from rollenv.bench.suites import all_tasks, suite_of
     from rollenv.panels import is_panel, load_panel
-    from rollenv.panels.check import Watched
-    from rollenv.panels.verify import seal
+    from rollenv.rollout.records.storage import write
 
     if show:
         _list()
@@ -100,18 +99,15 @@ def command(
         about |= {"panel": panel.identity, "rollenv": __version__}
     folder = _folder(play, chosen, options, about)
     player = make_agent(agent, options, native=form == "native", answer_tokens=512)
-    with playing(chosen.name, k * tasks, player, options, play, folder) as opened:
-        if panel:
-            opened["watch"] = Watched(panel, opened["watch"])
+    with playing(chosen.name, k * tasks, player, options, play, folder, panel) as opened:
         result = run(chosen, player, n=n, k=k, seed=seed, note=progress_console.print, **opened)
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
     numbers = {name: value for name, value in numbers.items() if name not in FINGERPRINTS}
     numbers |= {name: value for name, value in totals(player).items() if name in ("requests", "retries", "problems")}
     if play.out is not None:
-        _write_parquet(play.out, result)
-        if panel:
-            numbers["seal"] = seal(play.out, numbers)
-    play.save(numbers)
+        with writes(play.out), contextlib.suppress(MissingExtra):  # episodes.jsonl has them too
+            write(play.out / "episodes.parquet", result.trajectories)
+    numbers = play.save(numbers, panel)
     if not print_result(numbers):
         _print(result, agent, numbers)
         play.tell()
@@ -149,14 +145,6 @@ def _folder(play: PlayOptions, chosen: Suite, options: AgentOptions, about: dict
     rows = [one for part in chosen.parts for one in row_fingerprints(part.env_id, part.kwargs, about["tasks_of_each"])]
     settings |= {"rows": rows} if rows else {}
     return play.begin(json.loads(json.dumps(settings)))
-
-
-def _write_parquet(out: Path, result: Benchmark) -> None:
-    from rollenv.core.errors import MissingExtra
-    from rollenv.rollout.records.storage import write
-
-    with writes(out), contextlib.suppress(MissingExtra):  # episodes.jsonl has them too
-        write(out / "episodes.parquet", result.trajectories)
 
 
 def _list() -> None:

@@ -237,7 +237,12 @@ class AgentOptions:
         """Return the options that an agent takes."""
         drawing, everything = {"temperature", "max_tokens"}, {each.name for each in dataclasses.fields(AgentOptions)}
         local = drawing | {"threads", "precision"}
-        takes = {"chat": everything - {"model"}, "harness": everything, "local": local, "vllm": drawing}
+        takes = {
+            "chat": everything - {"model", "threads", "precision"},
+            "harness": everything,
+            "local": local,
+            "vllm": drawing,
+        }
         return takes.get(name.partition(":")[0], {"temperature", "base_url"}) | {"concurrency"}  # of episodes, at least
 
     def only(self, name: str) -> AgentOptions:

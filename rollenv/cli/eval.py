@@ -142,9 +142,9 @@ def command(
             player = make_agent(agent, options, native=plan.native, answer_tokens=answer_tokens)
         if form:
             _set_prompt(player, form, plan.env_ids[0], plan.kwargs, around)
-        with playing(plan.env, plan.n * k, player, options, plan.play, folder) as opened:
+        with playing(plan.env, plan.n * k, player, options, plan.play, folder, plan.panel) as opened:
             result = plan.evaluate(player, k, seed, around, opened)
-        numbers = plan.save({**plan.about(common), **result.to_dict(), **totals(player)})
+        numbers = plan.play.save({**plan.about(common), **result.to_dict(), **totals(player)}, plan.panel)
         _print(result, agent)
         plan.play.tell()
         results.append(result)
@@ -186,22 +186,11 @@ class _Plan:
             around: the wrappers.
             opened: what :func:`playing` yields.
         """
-        from rollenv.panels.check import Watched
         from rollenv.rollout.evaluate import evaluate
 
         if self.panel:
-            opened["watch"] = Watched(self.panel, opened["watch"])
             return evaluate(player, self.env, tasks=self.panel.tasks(), k=k, **opened)
         return evaluate(player, self.env, self.kwargs, n=self.n, k=k, seed=seed, wrappers=around, **opened)
-
-    def save(self, numbers: dict[str, Any]) -> dict[str, Any]:
-        """Write the numbers, sealed if they are of a panel, into the folder if there is one, and return them."""
-        from rollenv.panels.verify import seal
-
-        if self.panel and self.play.out:
-            numbers["seal"] = seal(self.play.out, numbers)
-        self.play.save(numbers)
-        return numbers
 
     def about(self, common: dict[str, Any]) -> dict[str, Any]:
         """Return what the numbers are of."""

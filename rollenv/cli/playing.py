@@ -32,6 +32,7 @@ from rollenv.core.folder_lock import lock_folder
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
+    from rollenv.panels import Panel
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.records.storage import JsonlWriter
     from rollenv.rollout.types import Trajectory
@@ -62,14 +63,17 @@ class PlayOptions:
         """Begin or continue the folder, if there is one."""
         return EvalFolder.begin(self.out, settings, self.resume, self.accept) if self.out else None
 
-    def save(self, numbers: Mapping[str, Any]) -> None:
-        """Write the numbers and the page, if there is a folder."""
+    def save(self, numbers: Mapping[str, Any], panel: Panel | None = None) -> dict[str, Any]:
+        """Write the numbers, sealed if they are of a panel, and the page, if there is a folder; return the numbers."""
+        from rollenv.panels.verify import seal
         from rollenv.report import write_report
 
         if self.out:
+            numbers = {**numbers, "seal": seal(self.out, numbers)} if panel else numbers
             with writes(self.out):
                 (self.out / "result.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
                 write_report([self.out], self.out / "report.html")
+        return dict(numbers)
 
     def tell(self, written: str = "episodes") -> None:
         """Print what was written where, if there is a folder."""
@@ -307,8 +311,14 @@ def playing(
     options: AgentOptions,
     play: PlayOptions,
     folder: EvalFolder | None,
+    panel: Panel | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the arguments ``manager``, ``played``, ``seconds`` and ``watch`` of the evaluating function."""
+    """Yield the arguments ``manager``, ``played``, ``seconds`` and ``watch`` of the evaluating function.
+
+    Args:
+        panel: whose episodes these are, so that each must begin as its member does.
+    """
+    from rollenv.panels.check import Watched
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.manager import RolloutManager
 
@@ -329,7 +339,8 @@ def playing(
         if folder is not None:
             dashboard.file = stack.enter_context(folder.writing())
         seconds = folder.seconds if folder else 0.0
-        yield {"manager": manager, "played": played, "seconds": seconds, "watch": dashboard.count}
+        watch = Watched(panel, dashboard.count) if panel else dashboard.count
+        yield {"manager": manager, "played": played, "seconds": seconds, "watch": watch}
 
 
 def concurrent_episodes(player: Any) -> int:
