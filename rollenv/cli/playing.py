@@ -19,11 +19,9 @@ from rich.text import Text
 from rollenv.cli.common import (
     CONCURRENT,
     AgentOptions,
-    Ticker,
+    ProgressLine,
     console,
     error_console,
-    percent,
-    progress_bar,
     progress_console,
 )
 from rollenv.cli.options import option
@@ -238,9 +236,7 @@ class Dashboard:
         self.uncalled = not getattr(agent, "tools_of_env", False)
         """True if a missing call needs no warning, or has had it."""
         self.started = time.perf_counter()
-        self.ticker = Ticker(what, total)
-        self.bar = progress_bar(room=0)
-        self.task = self.bar.add_task(what, total=total, more="")
+        self.line = ProgressLine(what, total, room=0)
 
     @contextlib.contextmanager
     def shown(self, played: list[Trajectory]) -> Iterator[Dashboard]:
@@ -267,7 +263,6 @@ class Dashboard:
                 style="yellow",
             )
         self.tokens += sum(len(turn.response_ids) for turn in trajectory.turns)
-        self.ticker.tick(self.done, f"success {100 * self.wins / self.done:.1f} %  failed {self.failed}")
 
     def _add(self, trajectory: Trajectory) -> None:
         self.done += 1
@@ -275,26 +270,21 @@ class Dashboard:
         self.failed += trajectory.status == "failed"
         self.turns += len(trajectory.turns)
         self.reward += trajectory.reward
-        self.bar.update(self.task, advance=1)
+        self.line.show(self.done, f"success {100 * self.wins / self.done:.1f} %  failed {self.failed}")
 
     def draw(self) -> Lines:
         """Render the bar and two lines of metrics."""
-        from rollenv.rollout.evaluate import wilson_interval
-
         done, seconds = max(self.done, 1), time.perf_counter() - self.started
-        low, high = wilson_interval(self.wins, done)
-        numbers = (
-            f"success {percent(self.wins / done, low, high)}   reward {self.reward / done:.3f}   "
-            f"turns {self.turns / done:.1f}   failed {self.failed}   {self.done / seconds:.1f} episodes/s"
-            + (f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else "")
-        )
+        numbers = f"reward {self.reward / done:.3f}   turns {self.turns / done:.1f}   "
+        numbers += f"{self.done / seconds:.1f} episodes/s"
+        numbers += f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else ""
         rows = [row for row in self.manager.flight.now() if row["phase"] != "waiting"]
         phases = Counter(row["phase"] for row in rows)
         longest = f"   longest: {rows[0]['phase']} for {rows[0]['seconds']:.0f} s" if rows else ""
         doing = "now: " + ", ".join(f"{number} {phase}" for phase, number in phases.most_common()) + longest
         used = totals(self.agent)
         cost = f"   cost {used['cost']:.4f}   retries {used['retries']}" if used else ""
-        return Lines(self.bar, Text(numbers), Text(doing + cost, style="dim"))
+        return Lines(self.line.bar, Text(numbers), Text(doing + cost, style="dim"))
 
 
 def totals(agent: Any) -> dict[str, Any]:

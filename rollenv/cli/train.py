@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,15 +25,13 @@ from rollenv.cli.common import (
     percent,
     print_result,
     print_table,
-    progress_bar,
-    progress_console,
+    progress,
 )
 from rollenv.cli.options import option, with_options
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.core.trust import TRUST_HELP, named
-from rollenv.report.summary import duration
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
@@ -281,53 +280,36 @@ def _train(config: TrainConfig, run: RunDir) -> TrainingResult:
         return train_in(run, config, display.watch)
 
 
-#: Maximum seconds between two lines of the log.
+#: Seconds between two lines of the log, besides those of evaluations and of a stage's begin and end.
 _SILENCE = 30.0
 
 
 class Display:
-    """A live line on a terminal; elsewhere a line for every evaluation, begun and finished stage, and every 30 s."""
+    """The progress of stages, one after the other, with the main metrics of each."""
 
     def __init__(self, evaluated: Sequence[float] = ()) -> None:
-        self.live = error_console.is_terminal
-        self.last_line = time.monotonic()
-        self.bar = progress_bar(transient=False)
-        self.tasks: dict[str, int] = {}
-        self.begun: dict[str, tuple[float, int]] = {}
-        """When and where each stage was seen first."""
         self.known: dict[str, float] = {}
         self.evaluated = [*evaluated]
         """Success of the evaluations; the first is before RL."""
+        self._stage = ""
+        self._show: Callable[..., None]
+        self._shown = contextlib.ExitStack()
 
     def __enter__(self) -> Display:
-        self.bar.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.bar.stop()
+        self._shown.close()
 
     def watch(self, stage: str, done: int, total: int, numbers: dict[str, float] | None = None) -> None:
-        numbers = numbers or {}
+        numbers, fresh = numbers or {}, stage != self._stage
         self.known |= numbers
         if "eval/success" in numbers:
             self.evaluated.append(numbers["eval/success"])
-        text = self._numbers(stage)
-        if not self.live:
-            now = time.monotonic()
-            if progress_console.quiet:
-                return
-            began, first = self.begun.setdefault(stage, (now, done))
-            if began == now or done == total or "eval/success" in numbers or now - self.last_line >= _SILENCE:
-                self.last_line = now
-                if first < done < total and now - began >= _SILENCE:
-                    text += f" about {duration((now - began) / (done - first) * (total - done))} left"
-                error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True, markup=False)
-            return
-        if stage not in self.tasks:
-            for finished in self.tasks.values():
-                self.bar.update(finished, visible=False)  # type: ignore[arg-type]
-            self.tasks[stage] = self.bar.add_task(stage, total=total, more="")
-        self.bar.update(self.tasks[stage], completed=done, more=text)  # type: ignore[arg-type]
+        if fresh:
+            self._shown.close()
+            self._stage, self._show = stage, self._shown.enter_context(progress(stage, total, _SILENCE))
+        self._show(done, self._numbers(stage), fresh or done == total or "eval/success" in numbers)
 
     def _numbers(self, stage: str) -> str:
         """Return the main metrics of a stage, short enough for 80 columns."""

@@ -11,6 +11,7 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.engines import cpu_threads
+from rollenv.cli import common
 from rollenv.cli import train as train_command
 from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room
 from rollenv.rollout.types import Task, Trajectory, Turn
@@ -48,7 +49,7 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
     clock = [0.0]
     told = []
     monkeypatch.setattr(train_command.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(train_command.error_console, "print", lambda text, **_: told.append(text))
+    monkeypatch.setattr(common.progress_console, "print", lambda text, **_: told.append(text))
     display = train_command.Display()
     for iteration in range(1, 8):
         clock[0] += 10
@@ -62,7 +63,7 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
 
 def test_progress_shows_a_gain_once_there_is_a_second_evaluation(monkeypatch):
     told = []
-    monkeypatch.setattr(train_command.error_console, "print", lambda text, **_: told.append(text))
+    monkeypatch.setattr(common.progress_console, "print", lambda text, **_: told.append(text))
     display = train_command.Display()
     for iteration, success in ((0, 0.07), (10, 0.4), (20, 0.5)):
         display.watch("training", iteration, 100, {"eval/success": success})
