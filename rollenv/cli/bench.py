@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rollenv.cli import completion
 from rollenv.cli.common import (
-    AGENT_HELP,
     AgentOptions,
     console,
     error_console,
@@ -25,11 +23,19 @@ from rollenv.cli.common import (
     print_tables,
     progress_console,
 )
-from rollenv.cli.eval import fixed_by, model_of, print_failures
+from rollenv.cli.eval import model_of, print_failures
 from rollenv.cli.options import with_options
-from rollenv.cli.playing import FINGERPRINTS, SETTINGS_FILE, EvalFolder, PlayOptions, playing, totals, writes
+from rollenv.cli.playing import (
+    FINGERPRINTS,
+    SETTINGS_FILE,
+    EvalFolder,
+    PlayOptions,
+    TaskOptions,
+    playing,
+    totals,
+    writes,
+)
 from rollenv.core.errors import MissingExtra, UsageError
-from rollenv.core.trust import TRUST_HELP
 from rollenv.core.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +49,6 @@ def command(
         metavar="SUITE [KEY=VALUE]... | compare FOLDER FOLDER",
         help="A suite (see --list), a panel or an environment id with arguments; or two runs to compare.",
     ),
-    agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     calls: str = typer.Option(
         "auto",
         help="Format of tool calls: native (the endpoint's or the chat template's own), hermes, json or python. "
@@ -52,13 +57,9 @@ def command(
     n: int | None = typer.Option(
         None, "-n", min=1, help="Maximum number of tasks per category. Default: all of a data set, else 100."
     ),
-    k: int | None = typer.Option(None, "-k", min=1, help="Episodes per task, for pass^k. Default: 1."),
-    seed: int | None = typer.Option(
-        None, "--seed", "-s", min=0, help="Seed of the first task of each category. Default: 0."
-    ),
-    trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
     show: bool = typer.Option(False, "--list", help="List the suites, including those that cannot run here."),
     *,
+    tasks: TaskOptions,
     play: PlayOptions,
     options: AgentOptions,
 ) -> None:
@@ -70,7 +71,6 @@ def command(
     """
     from rollenv.bench import run, suite
     from rollenv.bench.suites import all_tasks, suite_of
-    from rollenv.panels import is_panel, load_panel
     from rollenv.rollout.records.storage import write
 
     if show:
@@ -84,22 +84,17 @@ def command(
     if first == "compare":
         _compare(rest, play)
         return
-    form, panel = _form(calls, agent), None
-    if is_panel(first):
-        panel = load_panel(first, trust=trust)
-        given_too = [*rest] + ["-n"] * (n is not None) + ["--seed"] * (seed is not None) + ["--calls"] * bool(form)
-        k, options = fixed_by(panel, k, options, given_too)
-        chosen = suite_of(panel)
-    else:
-        chosen = suite(first, key_values(rest), form)
-    k, seed = k or 1, seed or 0
-    tasks = len(all_tasks(chosen.parts, n, seed)) if chosen.parts else 0
-    about = {"agent": agent, "calls": form, "k": k, "seed": seed, "tasks_of_each": n, "n": tasks}
+    agent, seed = tasks.agent, tasks.seed or 0
+    form = _form(calls, agent)
+    panel, k, options = tasks.panel(first, options, {**dict.fromkeys(rest, 1), "-n": n, "--calls": form})
+    chosen = suite_of(panel) if panel else suite(first, key_values(rest), form)
+    number = len(all_tasks(chosen.parts, n, seed)) if chosen.parts else 0
+    about = {"agent": agent, "calls": form, "k": k, "seed": seed, "tasks_of_each": n, "n": number}
     if panel:
         about |= {"panel": panel.identity, "rollenv": __version__}
     folder = _folder(play, chosen, options, about)
     player = make_agent(agent, options, native=form == "native", answer_tokens=512)
-    with playing(chosen.name, k * tasks, player, options, play, folder, panel) as opened:
+    with playing(chosen.name, k * number, player, options, play, folder, panel) as opened:
         result = run(chosen, player, n=n, k=k, seed=seed, note=progress_console.print, **opened)
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
     numbers = {name: value for name, value in numbers.items() if name not in FINGERPRINTS}

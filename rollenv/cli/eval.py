@@ -13,7 +13,6 @@ import typer
 from rollenv.agents.gguf import newest_checkpoint
 from rollenv.cli import completion
 from rollenv.cli.common import (
-    AGENT_HELP,
     AgentOptions,
     console,
     error_console,
@@ -25,9 +24,8 @@ from rollenv.cli.common import (
     print_table,
 )
 from rollenv.cli.options import with_options
-from rollenv.cli.playing import EvalFolder, PlayOptions, playing, tasks_before, totals
+from rollenv.cli.playing import EvalFolder, PlayOptions, TaskOptions, playing, tasks_before, totals
 from rollenv.core.errors import UnknownEnv, UsageError, did_you_mean
-from rollenv.core.trust import TRUST_HELP
 from rollenv.core.version import __version__
 
 if TYPE_CHECKING:
@@ -66,22 +64,17 @@ def command(
     settings: list[str] = typer.Argument(
         None, metavar="[ID|KEY=VALUE]...", help="Further environments, and arguments of all of them."
     ),
-    agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     n: str = typer.Option(
         "",
         "-n",
         metavar="N|all",
         help="Number of tasks, or all of a data set; with --resume it may grow. Default: all of a data set, else 100.",
     ),
-    k: int | None = typer.Option(None, "-k", min=1, help="Episodes per task, for pass@k and pass^k. Default: 1."),
     prompt: list[str] = typer.Option(None, "--prompt", metavar="KEY=VALUE|RECIPE", help=PROMPT_HELP),
-    seed: int | None = typer.Option(
-        None, "--seed", "-s", min=0, help="Seed of the first task; the others count up. Default: 0."
-    ),
     wrappers: str = typer.Option("", "--wrappers", help="Wrappers around the environment, such as python_tool,concat."),
     tokenizer: str = typer.Option("", "--tokenizer", help="Tokenizer folder for chat wrappers. Default: the model's."),
-    trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
     *,
+    tasks: TaskOptions,
     play: PlayOptions,
     options: AgentOptions,
 ) -> None:
@@ -95,19 +88,13 @@ def command(
     """
     from rollenv.core.registry import named_wrappers, spec
     from rollenv.core.wrappers.factory import with_tokenizer
-    from rollenv.panels import is_panel, load_panel
     from rollenv.rollout.workers.factory import other_python
 
     elsewhere = other_python(play.workers)
     ids = list(dict.fromkeys([env, *(text for text in settings or () if "=" not in text)]))
     given = key_values(text for text in settings or () if "=" in text)
-    panel = None
-    if is_panel(env):
-        panel = load_panel(env, trust=trust)
-        given_too = [*(settings or ())] + ["-n"] * bool(n) + ["--seed"] * (seed is not None)
-        given_too += ["--wrappers"] * bool(wrappers)
-        k, options = fixed_by(panel, k, options, given_too)
-    k, seed = k or 1, seed or 0
+    agent, seed = tasks.agent, tasks.seed or 0
+    panel, k, options = tasks.panel(env, options, {"-n": n, "--wrappers": wrappers, **dict.fromkeys(settings or (), 1)})
     if prompt and not agent.startswith("local:"):
         raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
     model = model_of(agent)
@@ -206,24 +193,6 @@ class _Plan:
         rows = [] if self.panel else row_fingerprints(self.env, self.kwargs, self.n)  # a panel has its own hash
         prints = {"rows": rows, "model": model_fingerprint(model)}
         return self.play.begin(self.about(common) | {k: v for k, v in prints.items() if v})
-
-
-def fixed_by(panel: Panel, k: int | None, options: AgentOptions, given_too: Sequence[str]) -> tuple[int, AgentOptions]:
-    """Return episodes per task and options as a panel fixes them; what it leaves open stays as it was given."""
-    protocol = panel.protocol
-    pairs = (
-        ("-k", k, protocol.k),
-        ("--temperature", options.temperature, protocol.temperature),
-        ("--max-tokens", options.max_tokens, protocol.max_tokens),
-    )
-    wrong = [*given_too, *(name for name, own, said in pairs if said is not None and own not in (None, said))]
-    if wrong:
-        raise UsageError(
-            f"{panel.name} fixes what {wrong[0]} would change: leave it away, or make a panel of your own "
-            "(`rollenv panel make`)"
-        )
-    fixed = protocol.model_dump(exclude_none=True)
-    return fixed.pop("k"), dataclasses.replace(options, **fixed)
 
 
 def _plans(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import time
@@ -16,7 +17,9 @@ from rich.console import Group as Lines
 from rich.live import Live
 from rich.text import Text
 
+from rollenv.cli import completion
 from rollenv.cli.common import (
+    AGENT_HELP,
     CONCURRENT,
     AgentOptions,
     ProgressLine,
@@ -27,6 +30,7 @@ from rollenv.cli.common import (
 from rollenv.cli.options import option
 from rollenv.core.errors import UsageError
 from rollenv.core.folder_lock import lock_folder
+from rollenv.core.trust import TRUST_HELP
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
@@ -77,6 +81,48 @@ class PlayOptions:
         """Print what was written where, if there is a folder."""
         if self.out:
             console.print(f"{written}, page and numbers: {self.out}", markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """Options of who plays which tasks."""
+
+    agent: str = option("--agent", "-a", default="random", help=AGENT_HELP, autocompletion=completion.agents)
+    k: int | None = option("-k", min=1, help="Episodes per task, for pass@k and pass^k. Default: 1.")
+    seed: int | None = option("--seed", "-s", min=0, help="Seed of the first task; the others count up. Default: 0.")
+    trust: bool = option("--trust", default=False, help=TRUST_HELP)
+
+    def panel(
+        self, name: str, options: AgentOptions, others: Mapping[str, object]
+    ) -> tuple[Panel | None, int, AgentOptions]:
+        """Return the panel of a name, with episodes per task and options as it fixes them; None if it is no panel's.
+
+        Args:
+            others: further options and settings by name, which a panel leaves no room for.
+
+        Raises:
+            UsageError: something was given that the panel fixes.
+        """
+        from rollenv.panels import is_panel, load_panel
+
+        if not is_panel(name):
+            return None, self.k or 1, options
+        panel = load_panel(name, trust=self.trust)
+        protocol = panel.protocol
+        pairs = (
+            ("-k", self.k, protocol.k),
+            ("--temperature", options.temperature, protocol.temperature),
+            ("--max-tokens", options.max_tokens, protocol.max_tokens),
+        )
+        wrong = [other for other, value in {**others, "--seed": self.seed}.items() if value not in (None, "")]
+        wrong += [each for each, own, said in pairs if said is not None and own not in (None, said)]
+        if wrong:
+            raise UsageError(
+                f"{panel.name} fixes what {wrong[0]} would change: leave it away, or make a panel of your own "
+                "(`rollenv panel make`)"
+            )
+        fixed = protocol.model_dump(exclude={"k"}, exclude_none=True)
+        return panel, protocol.k, dataclasses.replace(options, **fixed)
 
 
 @dataclass
