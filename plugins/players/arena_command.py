@@ -21,7 +21,6 @@ from rollenv.cli.common import (
     print_tables,
 )
 from rollenv.cli.eval import model_of, print_failures
-from rollenv.cli.options import with_options
 from rollenv.cli.playing import PlayOptions, playing, tasks_before
 from rollenv.core.errors import UsageError
 
@@ -36,7 +35,6 @@ _MOVES = {
 _DEALS = 50
 
 
-@with_options
 def command(
     env: str = typer.Argument(help="Environment id of a game for two players.", autocompletion=completion.ids),
     words: list[str] = typer.Argument(

@@ -24,7 +24,6 @@ from rollenv.cli.common import (
     progress_console,
 )
 from rollenv.cli.eval import model_of, print_failures
-from rollenv.cli.options import with_options
 from rollenv.cli.playing import (
     FINGERPRINTS,
     SETTINGS_FILE,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from rollenv.bench import Benchmark, Suite
 
 
-@with_options
 def command(
     names: list[str] = typer.Argument(
         None,

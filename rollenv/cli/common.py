@@ -110,10 +110,10 @@ def progress(what: str, total: int | None = None, every: float = TICK) -> Iterat
         yield line.show
 
 
-def set_output(verbose: int, quiet: bool, as_json: bool) -> None:
+def set_output(verbose: int, quiet: bool, json: bool = False) -> None:
     """Apply -v, -q and --json: log messages on standard error, no progress, only the result on standard output."""
     progress_console.quiet = quiet
-    console.stderr = as_json
+    console.stderr = json
     if verbose:
         level = logging.INFO if verbose == 1 else logging.DEBUG
         logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")

@@ -23,7 +23,6 @@ from rollenv.cli.common import (
     print_result,
     print_table,
 )
-from rollenv.cli.options import with_options
 from rollenv.cli.playing import EvalFolder, PlayOptions, TaskOptions, playing, tasks_before, totals
 from rollenv.core.errors import UnknownEnv, UsageError, did_you_mean
 from rollenv.core.version import __version__
@@ -55,7 +54,6 @@ _FAILURES = {
 }
 
 
-@with_options
 def command(
     env: str = typer.Argument(
         help="Environment id; see `rollenv list`. Or a file or folder of questions, or a panel (`rollenv panel list`).",

@@ -12,6 +12,7 @@ import io
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from rollenv.cli import (
     view,
 )
 from rollenv.cli.common import console, error_console, set_output
+from rollenv.cli.options import option, with_options
 from rollenv.core.errors import RollenvError
 from rollenv.core.plugins import load_all
 from rollenv.core.version import __version__
@@ -58,22 +60,39 @@ app = typer.Typer(
 )
 
 
-_VERBOSE = typer.Option(0, "--verbose", "-v", count=True, help="Show log messages; twice for more.", show_default=False)
-_QUIET = typer.Option(False, "--quiet", "-q", help="Show no progress, only results and errors.")
-_JSON = typer.Option(False, "--json", help="Print the result as JSON on standard output, the rest on standard error.")
+@dataclass(frozen=True)
+class OutputOptions:
+    """Options of all commands."""
+
+    verbose: int = option(
+        "--verbose", "-v", default=0, count=True, help="Show log messages; twice for more.", show_default=False
+    )
+    quiet: bool = option("--quiet", "-q", default=False, help="Show no progress, only results and errors.")
+
+
+@dataclass(frozen=True)
+class ResultOptions(OutputOptions):
+    """Options of commands that end with a result."""
+
+    json: bool = option(
+        "--json", default=False, help="Print the result as JSON on standard output, the rest on standard error."
+    )
+
 
 #: Commands that run until they are stopped, and have no result.
 _ENDLESS = ("play", "serve", "gateway")
 
 
-def _prepared(command: Callable[..., None], has_result: bool = True) -> Callable[..., None]:
-    """Add -v, -q and --json to a command, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
+def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOptions) -> Callable[..., None]:
+    """Add the options of all commands, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
+
+    flat = with_options(command)  # within, as options that do not go together raise
 
     @functools.wraps(command)
-    def run(*args: Any, verbose: int, quiet: bool, json: bool = False, **kwargs: Any) -> None:
-        set_output(verbose, quiet, json)
+    def run(*, output: OutputOptions, **kwargs: Any) -> None:
+        set_output(**vars(output))
         try:
-            command(*args, **{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
+            flat(**{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
         except KeyboardInterrupt:
             error_console.print("stopped")
             raise typer.Exit(130) from None
@@ -83,16 +102,10 @@ def _prepared(command: Callable[..., None], has_result: bool = True) -> Callable
             _print_error(str(error))
             raise typer.Exit(error.exit_code) from None  # type: ignore[attr-defined]
 
-    signature = inspect.signature(command, eval_str=True)
-    more = {"verbose": (_VERBOSE, int), "quiet": (_QUIET, bool), **({"json": (_JSON, bool)} if has_result else {})}
-    parameters = [*signature.parameters.values()]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, (default, kind) in more.items()
-    ]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
+    signature = inspect.signature(flat)
+    more = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[attr-defined]
+    return with_options(run)
 
 
 def _is_of_a_sandbox(error: Exception) -> bool:
@@ -127,7 +140,7 @@ _COMMANDS = {
     "skills": skills,
 }
 for _name, _module in _COMMANDS.items():
-    app.command(_name)(_prepared(_module.command, _name not in _ENDLESS))
+    app.command(_name)(_prepared(_module.command, OutputOptions if _name in _ENDLESS else ResultOptions))
 for _name, _function in panel.commands().items():
     panel.app.command(_name)(_prepared(_function))
 app.add_typer(panel.app, name="panel")

@@ -20,7 +20,6 @@ from rollenv.cli.common import (
     print_result,
     print_tables,
 )
-from rollenv.cli.options import with_options
 from rollenv.cli.playing import writes
 from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
@@ -35,7 +34,6 @@ SET_HELP = "Setting of the run that is considered, as in `rollenv train`: prompt
 _CONCURRENT = 32
 
 
-@with_options
 def command(
     env: str = typer.Argument(
         help="Environment id; see `rollenv list`. Or a file or folder of questions.", autocompletion=completion.ids

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli.common import console, error_console
-from rollenv.cli.options import option, with_options
+from rollenv.cli.options import option
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import ENV_REGISTRY, spec
 from rollenv.serve.protocols import protocols as all_protocols
@@ -78,7 +78,6 @@ class SessionOptions:
     image: str = option(default="", help="Image of the docker sandbox.")
 
 
-@with_options
 def command(
     env: list[str] = typer.Argument(
         None, metavar="[ID]...", help="Environments of yours to serve too: module:Class or file.py:Class."

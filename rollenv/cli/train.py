@@ -27,7 +27,7 @@ from rollenv.cli.common import (
     print_table,
     progress,
 )
-from rollenv.cli.options import option, with_options
+from rollenv.cli.options import option
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
@@ -54,7 +54,6 @@ class RunOptions:
     vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")  # noqa: RUF009 - a field
 
 
-@with_options
 def command(
     recipe: str = typer.Argument(
         "",
