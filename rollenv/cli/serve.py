@@ -15,25 +15,7 @@ from rollenv.core.registry import ENV_REGISTRY, spec
 from rollenv.serve.protocols import protocols as all_protocols
 
 #: Shown by --help, one line for each client.
-_EXAMPLES = """
-Clients, once it runs on port 8800:
-
-rollenv: rollenv.make("rollenv+ws://localhost:8800/game:Sokoban-v0-easy")
-
-ROCK: ROCK_BASE_URL=http://localhost:8800, then rock.make("game:Sokoban-v0-easy")
-
-OpenEnv: GenericEnvClient(base_url="http://localhost:8800/openenv/game:Sokoban-v0-easy")
-
-E2B: E2B_API_URL=http://localhost:8800/e2b E2B_SANDBOX_URL=http://localhost:8800/e2b, then Sandbox.create()
-
-SandboxFusion, verl, ROLL: POST http://localhost:8800/run_code
-
-MCP: http://localhost:8800/mcp, or http://localhost:8800/mcp/env/game:Sokoban-v0-easy for one environment
-
-A browser: http://localhost:8800/
-
-OpenReward: OPENREWARD_API_URL=http://localhost:8800 OPENREWARD_SESSION_URL=http://localhost:8800
-"""
+_EXAMPLES = Path(__file__).with_name("serve_clients.txt").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -153,4 +135,4 @@ def command(
         run.run(run.serve(settings, workers, sock, ready))
 
 
-command.__doc__ = f"{command.__doc__}\n{_EXAMPLES}"
+command.__doc__ = f"{command.__doc__}\n\n{_EXAMPLES}"
