@@ -13,8 +13,9 @@ from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
 
+from rollenv.report.plain import finite
 from rollenv.report.story import Row, Story, Told
-from rollenv.report.summary import domains, finite
+from rollenv.report.summary import domains
 from rollenv.rollout.evaluate import wilson_interval
 from rollenv.rollout.records.folders import EPISODES, METRICS, UPDATES
 
