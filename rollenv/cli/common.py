@@ -113,7 +113,7 @@ def progress(what: str, total: int | None = None, every: float = TICK) -> Iterat
 def set_output(verbose: int, quiet: bool, json: bool = False) -> None:
     """Apply -v, -q and --json: log messages on standard error, no progress, only the result on standard output."""
     progress_console.quiet = quiet
-    console.stderr = json
+    console.stderr, console.quiet = json, json and quiet
     if verbose:
         level = logging.INFO if verbose == 1 else logging.DEBUG
         logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
