@@ -259,16 +259,9 @@ def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -
 
 def _read(file: Path) -> dict[str, Any]:
     """Read the settings of an existing evaluation."""
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        settings = error
-    if not isinstance(settings, dict):
-        raise UsageError(
-            f"{file} is damaged ({settings!r:.100}), so it is not known which evaluation {file.parent} holds; name "
-            "another folder, or remove this one"
-        )
-    return settings
+    from rollenv.rollout.records.storage import read_object
+
+    return read_object(file, f"so which evaluation {file.parent} holds is not known: name another folder, or remove it")
 
 
 class Dashboard:
