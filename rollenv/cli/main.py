@@ -85,7 +85,6 @@ _ENDLESS = ("play", "serve", "gateway")
 
 def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOptions) -> Callable[..., None]:
     """Add the options of all commands, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
-
     flat = with_options(command)  # within, as options that do not go together raise
 
     @functools.wraps(command)
@@ -101,6 +100,8 @@ def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOp
                 raise
             _print_error(str(error))
             raise typer.Exit(error.exit_code) from None  # type: ignore[attr-defined]
+        finally:
+            set_output(0, False)  # for callers in this process
 
     signature = inspect.signature(flat)
     more = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=kind)
