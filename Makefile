@@ -74,7 +74,7 @@ PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin
 
 # vLLM and frameworks that train and play, GEM and bfcl-eval, beside which tests play rollenv, and clients of other
 # projects, which talk to `rollenv serve`.
-PEERS := trackers tau2 rock openenv openenv-core e2b e2b-old fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker alfworld $(if $(PYTHON312),nemo harbor)
+PEERS := trackers tau2 rock openenv openenv-core e2b e2b-old fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes tinker alfworld $(if $(PYTHON312),nemo harbor)
 vllm gem bfcl harbor: %: .bench/%/installed
 
 # The tests of agents and trainers with the newest and with the lowest releases that pyproject.toml admits, of all but torch.
@@ -114,7 +114,6 @@ peers: $(PEERS:%=.bench/%/installed)
 .bench/trl/installed: WARM := trl.trainer.grpo_trainer, pytest
 .bench/verifiers/installed: PACKAGES := --constraint constraints.txt verifiers==0.4.0 uv $(BASE)  # its harness is a script that uv runs
 .bench/verifiers/installed: WARM := verifiers.v1, pytest
-.bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
 .bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 $(BASE)
 .bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(BASE)

@@ -27,7 +27,8 @@ def measure(length: int, vocabulary: int, most_logits: int, checkpointing: bool)
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from rollenv.trainers.memory import Update, shape_of, update_memory
+    from rollenv.trainers.config import load_config
+    from rollenv.trainers.memory import shape_of, update_memory
     from rollenv.trainers.policies.attention import PackedRow
     from rollenv.trainers.policies.local import LocalPolicy
     from rollenv.trainers.policies.packed import Labels, Packed
@@ -40,7 +41,7 @@ def measure(length: int, vocabulary: int, most_logits: int, checkpointing: bool)
         ids = torch.from_numpy(np.random.default_rng(0).integers(0, 64, n))
         zeros = torch.zeros(n - 1, dtype=torch.int64)
         drawn, said = Labels(torch.arange(n - 1), ids[1:], torch.arange(n - 1)), Labels(*[ids[:0]] * 3)
-        batch = Packed(ids, PackedRow.of(n), drawn, said, zeros, zeros, {})
+        batch = Packed(ids, PackedRow.of(n), drawn, said, zeros, zeros, {}, torch.ones_like(ids))
         out = policy.logprobs(batch, ("logprobs", "entropy"))
         policy.backward(-out.logprobs.mean())
         policy.step(1e-6)
@@ -51,7 +52,8 @@ def measure(length: int, vocabulary: int, most_logits: int, checkpointing: bool)
     policy = LocalPolicy(model, share=True, gradient_checkpointing=checkpointing, most_logits=most_logits)
     for _ in range(2):
         step(policy, length)
-    memory = update_memory(shape_of(settings), Update(length, checkpointing=checkpointing, most_logits=most_logits))
+    config = load_config("sokoban", [f"model.gradient_checkpointing={json.dumps(checkpointing)}"])  # its player shares
+    memory = update_memory(shape_of(settings), config, length, most_logits=most_logits)
     del memory["weights in float32"]  # were there before
     print(json.dumps([resident("VmHWM") - before, sum(memory.values())]))
 

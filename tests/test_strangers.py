@@ -168,6 +168,17 @@ def test_the_parts_of_rollenv_keep_their_names(tmp_path):
     assert all(f" {name} " in done.stderr for name in ("game", "info", "odd")), "each is reported"
 
 
+def test_a_command_with_a_json_option_of_its_own(tmp_path):
+    about = tmp_path / "more-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: more\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[rollenv.commands]\nmore = more:more\n")
+    (tmp_path / "more.py").write_text("def more(json: bool = False):\n    print('with' if json else 'without')\n")
+    run = [sys.executable, "-m", "rollenv", "more", "--json"]
+    done = subprocess.run(run, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.stdout.strip() == "with", done.stderr
+
+
 def test_modules_of_the_current_folder_are_not_imported(theirs):
     (theirs / "evil_module.py").rename(theirs / "typer.py")
     run = [sys.executable, "-m", "rollenv", "--version"]

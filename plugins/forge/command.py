@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from rollenv.cli.common import JSON, console, error_console, json_result, print_table, progress
+from rollenv.cli.common import console, error_console, print_result, print_table, progress
 from rollenv.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def command(
         help="With swebench: Docker image of each row, such as sweb.eval.x86_64.{instance_id}; any column can be used.",
     ),
     workdir: str = typer.Option("/testbed", help="With swebench: folder of the repository in the image."),
-    json: bool = JSON,
 ) -> None:
     """Make repair tasks as Harbor folders: faults are put into packages and found by the packages' own tests.
 
@@ -49,8 +48,7 @@ def command(
     """
     first, *rest = what
     if first == "swebench":
-        with json_result(json) as result:
-            _rows(rest, out, image, workdir, result)
+        _rows(rest, out, image, workdir)
         return
     if image:
         raise UsageError("--image is for `rollenv forge swebench ROWS`; forged tasks bring their own Dockerfile")
@@ -67,11 +65,10 @@ def command(
             bundled=bundled,
             watch=watch,
         )
-    with json_result(json) as result:
-        result |= {"folder": str(out), "tasks": sum(len(each.tasks) for each in results)}
-        result["errors"] = {each.package: each.error for each in results if each.error}
-        _print(results, out)
-    if any(result.error for result in results):
+    errors = {each.package: each.error for each in results if each.error}
+    print_result({"folder": str(out), "tasks": sum(len(each.tasks) for each in results), "errors": errors})
+    _print(results, out)
+    if errors:
         raise typer.Exit(1)
 
 
@@ -105,7 +102,7 @@ def _print_count(tasks: int, out: Path) -> None:
     console.print(f"{tasks} task{'s' * (tasks != 1)} in {out}", markup=False, soft_wrap=True)
 
 
-def _rows(rest: list[str], out: Path, image: str, workdir: str, result: dict[str, Any]) -> None:
+def _rows(rest: list[str], out: Path, image: str, workdir: str) -> None:
     from rollenv.plugins.forge.swebench import import_swebench
 
     if len(rest) != 1 or not image:
@@ -114,6 +111,6 @@ def _rows(rest: list[str], out: Path, image: str, workdir: str, result: dict[str
     for label, why in done.errors.items():
         error_console.print(f"{label}: {why}", markup=False, soft_wrap=True)
     _print_count(len(done.tasks), out)
-    result |= {"folder": str(out), "tasks": len(done.tasks), "errors": done.errors}
+    print_result({"folder": str(out), "tasks": len(done.tasks), "errors": done.errors})
     if done.errors:
         raise typer.Exit(1)

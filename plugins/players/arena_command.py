@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +14,13 @@ from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
     AgentOptions,
-    console,
     error_console,
     key_values,
     make_agent,
+    print_result,
     print_tables,
 )
 from rollenv.cli.eval import model_of, print_failures
-from rollenv.cli.options import with_options
 from rollenv.cli.playing import PlayOptions, playing, tasks_before
 from rollenv.core.errors import UsageError
 
@@ -37,7 +35,6 @@ _MOVES = {
 _DEALS = 50
 
 
-@with_options
 def command(
     env: str = typer.Argument(help="Environment id of a game for two players.", autocompletion=completion.ids),
     words: list[str] = typer.Argument(
@@ -97,9 +94,7 @@ def command(
         opened["manager"].play(rest, opened["watch"])
     arena = results(names, played)
     play.save(about | arena.to_dict())
-    if play.json:
-        console.print_json(json_module.dumps(about | arena.to_dict()))
-    else:
+    if not print_result(about | arena.to_dict()):
         print_tables(arena.tables(), 100)
         play.tell("games")
     failures = [t.failure or "unknown" for t in played if not t.complete]

@@ -31,7 +31,8 @@ from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Broken, RollenvError, describe
 from rollenv.core.registry import list_envs, spec
-from rollenv.probe.floors import NOTHING, floors_of, shortened, unearned
+from rollenv.plugins.publishing.package_index import module_of
+from rollenv.probe.floors import floors_of, shortened
 from rollenv.probe.repeat import play_again
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.evaluate import tasks_of, wilson_interval
@@ -75,7 +76,7 @@ class Earned:
 
     name: str
     kind: str
-    """"expert", "random", "unearned", "constant", "many", "moves", "reader" or "cheat"."""
+    """"expert", "random", or the kind of a floor (:data:`rollenv.probe.floors.Kind`)."""
     episodes: int
     success: float
     low: float
@@ -206,16 +207,11 @@ def specs_in_helper(names: Sequence[str], folders: Sequence[str], made: str) -> 
         stage("the import")
         try:
             found = [spec(name) for name in names if not name.endswith(":")]
-            found += [each for each in (list_envs() if modules else ()) if _module(each) in modules]
+            found += [each for each in (list_envs() if modules else ()) if module_of(each) in modules]
         except BaseException as error:
             problems.append(describe(error))
     problems += [text for each in caught if any(f"'{name}" in (text := str(each.message)) for name in modules)]
     return found, problems
-
-
-def _module(env_spec: EnvSpec) -> str:
-    point = env_spec.entry_point
-    return (point if isinstance(point, str) else point.__module__).split(":")[0].split(".")[0]
 
 
 def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str, _: int, seconds: float) -> Judged:
@@ -311,16 +307,12 @@ def compare(
 def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, list[Trajectory]]]:
     """Play every agent, some tasks at a time while there is time; return their results and episodes."""
     tasks = tasks_of(env_spec.id, n=None if env_spec.indexed else episodes)[:episodes]
-    with contextlib.closing(env_spec.make()) as env:
-        observation, info = env.reset(tasks[0].seed, options=tasks[0].options or None)
     agents: list[tuple[str, str, Agent]] = []
     if "oracle" in env_spec.abilities:
         agents.append(("the expert", "expert", OracleAgent()))
     if "random_action" in env_spec.abilities:
         agents.append(("random actions", "random", RandomAgent()))
-    agents += [(floor.name, floor.kind, floor.agent) for floor in unearned(observation, info)]
-    floors = [floor for floor in floors_of(env_spec, tasks[0], ()) if floor.name != NOTHING or "submit" in info]
-    agents += [(floor.name, _kind(floor.name, floor.kind), floor.agent) for floor in floors]
+    agents += [(floor.name, floor.kind, floor.agent) for floor in floors_of(env_spec, tasks[0])]
     results, played = [], dict[str, list[Trajectory]]()
     limits = Limits(turns=_TURNS, max_replays=0, max_backoff=0.01)
     with RolloutManager(agents[0][2], limits=limits, max_concurrent=_TOGETHER, unhealthy_after=10**6) as manager:
@@ -342,13 +334,6 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, l
             mean, turns = statistics.fmean(rewards), statistics.fmean(len(t.turns) for t in played[name])
             results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, mean, spread, turns))
     return results, played
-
-
-def _kind(name: str, kind: str) -> str:
-    """Return the kind of a floor, with those that answer in many ways at once apart from plain constants."""
-    if name == NOTHING:
-        return "unearned"
-    return "many" if name.startswith(("every format", "many answers")) else "constant" if kind == "blind" else kind
 
 
 def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Trajectory]]) -> Iterator[Refusal]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rollenv.cli import completion
-from rollenv.cli.common import JSON, console, json_result, print_table, progress
+from rollenv.cli.common import console, print_result, print_table, progress
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import is_elsewhere, spec
 
@@ -29,7 +29,6 @@ def command(
     ),
     episodes: int = typer.Option(24, "--episodes", "-n", min=8, help="Episodes of each check and each agent."),
     timeout: float = typer.Option(600.0, "--timeout", min=5.0, help="Time limit in seconds for one environment."),
-    json: bool = JSON,
 ) -> None:
     """Accept or refuse environments: checks, cheats, the expert against random play, network and size.
 
@@ -47,15 +46,15 @@ def command(
             files = [Path(file) for file in {judged.file for judged in found if judged.file}]
         size = accept.size_of(files, wheel)
     refusals = [one for judged in found for one in judged.refusals] + accept.too_large(package, size)
-    with json_result(json) as result:
-        result |= {
-            "package": package,
-            "accepted": not refusals,
-            "size": size,
-            "environments": [judged.to_dict() for judged in found],
-            "refusals": [refusal.to_dict() for refusal in refusals],
-        }
-        _show(package, found, refusals, size)
+    result = {
+        "package": package,
+        "accepted": not refusals,
+        "size": size,
+        "environments": [judged.to_dict() for judged in found],
+        "refusals": [refusal.to_dict() for refusal in refusals],
+    }
+    print_result(result)
+    _show(package, found, refusals, size)
     if refusals:
         raise typer.Exit(1)
 

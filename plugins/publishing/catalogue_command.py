@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli import completion
-from rollenv.cli.common import JSON, AgentOptions, console, json_result, make_agent, print_table, progress
+from rollenv.cli.common import AgentOptions, console, make_agent, print_result, print_table, progress
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import list_envs
 
@@ -24,7 +24,6 @@ def command(
     episodes: int = typer.Option(8, "-n", min=8, help="Episodes of each check and each player."),
     timeout: float = typer.Option(120.0, "--timeout", min=5.0, help="Time limit in seconds for one environment."),
     page: Path = typer.Option(None, "--page", metavar="FILE", help="Write the table as an HTML page."),
-    json: bool = JSON,
 ) -> None:
     """Show what environments were measured to be: success by random play, cheats and the expert, and faults.
 
@@ -49,10 +48,8 @@ def command(
         page.write_text(
             f'<!doctype html><meta charset="utf-8"><title>Environments</title>\n{catalogue.page(rows)}', "utf-8"
         )
-    with json_result(json) as result:
-        result["environments"] = [
-            {**row, "stale": row["id"] in stale, "criteria": catalogue.criteria(row)} for row in rows
-        ]
-        print_table(catalogue.COLUMNS, [catalogue.cells(row, row["id"] in stale) for row in rows], ids=True)
-        if page:
-            console.print(f"written to {page}", soft_wrap=True, markup=False)
+    plain = [{**row, "stale": row["id"] in stale, "criteria": catalogue.criteria(row)} for row in rows]
+    print_result({"environments": plain})
+    print_table(catalogue.COLUMNS, [catalogue.cells(row, row["id"] in stale) for row in rows], ids=True)
+    if page:
+        console.print(f"written to {page}", soft_wrap=True, markup=False)

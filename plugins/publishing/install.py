@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import JSON, console, json_result
+from rollenv.cli.common import console, print_result
 from rollenv.core.errors import RollenvError
 
 
@@ -18,7 +18,6 @@ def command(
     name: str = typer.Argument(metavar="NAME[==VERSION]", help="Package of the index."),
     index: str = typer.Option(..., "--from", metavar="INDEX", help="Folder or URL of the index."),
     sha256: str = typer.Option("", help="Hash that the wheel must have, from where you trust it."),
-    json: bool = JSON,
 ) -> None:
     """Install a package of environments from an index of `rollenv publish`.
 
@@ -34,7 +33,6 @@ def command(
     if done.returncode:
         hint = ". Into PIP_TARGET, where pip sees no rollenv, add PIP_NO_DEPS=1" if "PIP_TARGET" in os.environ else ""
         raise RollenvError(f"pip could not install {package.wheel}; its output says why{hint}")
-    with json_result(json) as result:
-        result |= {"package": package.name, "version": package.version, "ids": list(package.ids)}
-        said = f"installed {package.name} {package.version}: {', '.join(package.ids)}"
-        console.print(said, markup=False, soft_wrap=True)
+    print_result({"package": package.name, "version": package.version, "ids": list(package.ids)})
+    said = f"installed {package.name} {package.version}: {', '.join(package.ids)}"
+    console.print(said, markup=False, soft_wrap=True)

@@ -10,23 +10,26 @@ import configparser
 import html
 import importlib.metadata
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core import cards
+from rollenv.core.checker import run_checks
+from rollenv.core.checker.digests import HelperProcess
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import Broken, UsageError
 from rollenv.core.folder_lock import lock_folder
+from rollenv.core.registry import list_envs
 from rollenv.serve.catalog import CATALOG, IndexedPackage, fetch, folder_name, read_catalog, sha256
 
 #: What zipfile raises: a damaged file, a password, an unknown compression.
@@ -120,43 +123,25 @@ def check_wheel(wheel: Path, modules: Iterable[str], site: Path, episodes: int, 
             file.extractall(site)  # makes no links, and nothing outside of ``site``
     except _NO_WHEEL as error:
         raise UsageError(f"{wheel} cannot be unpacked: {type(error).__name__}: {error}") from error
-    path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    command = [
-        sys.executable,
-        "-P",
-        "-c",
-        "from rollenv.plugins.publishing.package_index import describe; describe()",
-        str(episodes),
-        *modules,
-    ]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env=os.environ | {"PYTHONPATH": path}
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UsageError(f"the checks of {wheel.name} took longer than {timeout:g} s") from error
-    lines = [line for line in done.stdout.splitlines() if line.startswith("CARDS ")]
-    if not lines:
-        raise UsageError(f"{wheel.name} cannot be checked: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
-    found: dict[str, Any] = json.loads(lines[-1].removeprefix("CARDS "))
+    with HelperProcess(timeout) as process:
+        try:
+            found, problems = process.call(f"{__name__}:describe", str(site), [*modules], episodes)
+        except Broken as error:
+            raise UsageError(f"{wheel.name} cannot be checked: {error}") from error
     if not found:
-        why = (done.stderr.strip().splitlines() or ["nothing failed"])[-1]
+        why = (problems or ["nothing failed"])[-1]
         raise UsageError(f"{wheel.name} registers no environments of its own modules ({', '.join(modules)}): {why}")
-    return found
+    return dict(found)
 
 
-def describe() -> None:
-    """Print cards and checks of the environments of some modules; run in the process of :func:`check_wheel`."""
-    from rollenv.core import cards
-    from rollenv.core.checker import run_checks
-    from rollenv.core.registry import list_envs
-
-    warnings.formatwarning = lambda message, *_: f"{message}\n"  # one line: why a module was not loaded
-    episodes, *modules = sys.argv[1:]
+def describe(site: str, modules: Sequence[str], episodes: int) -> tuple[dict[str, Any], list[str]]:
+    """Return cards and checks of the environments of modules in a folder, and why others were not loaded."""
+    sys.path.insert(0, site)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        specs = [each for each in list_envs() if module_of(each) in modules]
     found = {}
-    for spec in list_envs():
-        if not isinstance(spec.entry_point, str) or spec.entry_point.split(":")[0].split(".")[0] not in modules:
-            continue
+    for spec in specs:
         card = cards.card(spec)
         found[spec.id] = {
             "about": card.about,
@@ -164,9 +149,16 @@ def describe() -> None:
             "arguments": card.arguments,
             "prompt": card.prompt,
             "action": card.action,
-            "checks": [asdict(finding) for finding in run_checks(spec, episodes=int(episodes))],
+            "checks": [asdict(finding) for finding in run_checks(spec, episodes=episodes)],
         }
-    sys.stdout.write(f"CARDS {json.dumps(found, default=str)}\n")
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return plain, [str(each.message) for each in caught]
+
+
+def module_of(env_spec: EnvSpec) -> str:
+    """Return the top-level module of an environment's class."""
+    point = env_spec.entry_point
+    return (point if isinstance(point, str) else point.__module__).split(":")[0].split(".")[0]
 
 
 def add(index: Path, wheel: Path, package: IndexedPackage, about: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import JSON, console, json_result
+from rollenv.cli.common import console, print_result
 from rollenv.core.errors import UsageError
 
 
@@ -18,7 +18,6 @@ def command(
     to: Path = typer.Option(..., "--to", metavar="INDEX", help="Folder of the index; a new one is made."),
     episodes: int = typer.Option(10, "--episodes", "-n", min=1, help="Episodes of each check."),
     timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Time limit in seconds for all checks."),
-    json: bool = JSON,
 ) -> None:
     """Check a package's environments and put its wheel into an index, with cards and results.
 
@@ -41,11 +40,10 @@ def command(
                 f"{about.name} {about.version} breaks promises, so it is not published. {'; '.join(broken)}"
             )
         package_index.add(to, wheel, about, found)
-    with json_result(json) as result:
-        result |= {"package": about.name, "version": about.version, "sha256": about.sha256, "index": str(to)}
-        result["ids"] = list(found)
-        console.print(f"published {about.name} {about.version} with {', '.join(found)}", markup=False, soft_wrap=True)
-        console.print(f"install it with: rollenv install {about.name} --from {to}", markup=False, soft_wrap=True)
+    package_of = {"package": about.name, "version": about.version, "sha256": about.sha256}
+    print_result({**package_of, "index": str(to), "ids": list(found)})
+    console.print(f"published {about.name} {about.version} with {', '.join(found)}", markup=False, soft_wrap=True)
+    console.print(f"install it with: rollenv install {about.name} --from {to}", markup=False, soft_wrap=True)
 
 
 def build_wheel(folder: Path, into: Path) -> Path:

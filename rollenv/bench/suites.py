@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rollenv.core.env_spec import EnvSpec, load_entry_point, takes
@@ -29,17 +31,8 @@ class SuiteSpec:
 
 #: Suites of environments that come with rollenv.
 _SUITES = {
-    "tool-use": SuiteSpec("All generated and published tasks with tools.", ("tools:",)),
-    "generated": SuiteSpec(
-        "Generated tasks with tools: shop, office, files, database, sheet, search.",
-        ("tools:Shop", "tools:Office", "tools:Files", "tools:SQL", "tools:Sheet", "tools:Search"),
-    ),
-    "shop": SuiteSpec("A shop's back office.", ("tools:Shop",)),
-    "office": SuiteSpec("Calendar and mail.", ("tools:Office",)),
-    "files": SuiteSpec("A file system.", ("tools:Files",)),
-    "database": SuiteSpec("An SQLite database.", ("tools:SQL",)),
-    "sheet": SuiteSpec("A spreadsheet.", ("tools:Sheet",)),
-    "search": SuiteSpec("Questions over a generated corpus.", ("tools:Search",)),
+    name: SuiteSpec(each["about"], tuple(each["beginnings"]))
+    for name, each in tomllib.loads(Path(__file__).with_name("suites.toml").read_text("utf-8")).items()
 }
 
 

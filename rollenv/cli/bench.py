@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.text import Text
 
-from rollenv.cli import completion
 from rollenv.cli.common import (
-    AGENT_HELP,
     AgentOptions,
     console,
     error_console,
@@ -21,30 +18,35 @@ from rollenv.cli.common import (
     key_values,
     knows_tools,
     make_agent,
-    percent,
+    print_result,
     print_table,
+    print_tables,
     progress_console,
 )
-from rollenv.cli.eval import fixed_by, model_of, print_failures
-from rollenv.cli.options import with_options
-from rollenv.cli.playing import FINGERPRINTS, SETTINGS_FILE, EvalFolder, PlayOptions, playing, totals, writes
-from rollenv.core.errors import UsageError
-from rollenv.core.trust import TRUST_HELP
+from rollenv.cli.eval import model_of, print_failures
+from rollenv.cli.playing import (
+    FINGERPRINTS,
+    SETTINGS_FILE,
+    EvalFolder,
+    PlayOptions,
+    TaskOptions,
+    playing,
+    totals,
+    writes,
+)
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.version import __version__
 
 if TYPE_CHECKING:
     from rollenv.bench import Benchmark, Suite
-    from rollenv.bench.run import Row
 
 
-@with_options
 def command(
     names: list[str] = typer.Argument(
         None,
         metavar="SUITE [KEY=VALUE]... | compare FOLDER FOLDER",
         help="A suite (see --list), a panel or an environment id with arguments; or two runs to compare.",
     ),
-    agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     calls: str = typer.Option(
         "auto",
         help="Format of tool calls: native (the endpoint's or the chat template's own), hermes, json or python. "
@@ -53,13 +55,9 @@ def command(
     n: int | None = typer.Option(
         None, "-n", min=1, help="Maximum number of tasks per category. Default: all of a data set, else 100."
     ),
-    k: int | None = typer.Option(None, "-k", min=1, help="Episodes per task, for pass^k. Default: 1."),
-    seed: int | None = typer.Option(
-        None, "--seed", "-s", min=0, help="Seed of the first task of each category. Default: 0."
-    ),
-    trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
     show: bool = typer.Option(False, "--list", help="List the suites, including those that cannot run here."),
     *,
+    tasks: TaskOptions,
     play: PlayOptions,
     options: AgentOptions,
 ) -> None:
@@ -71,12 +69,10 @@ def command(
     """
     from rollenv.bench import run, suite
     from rollenv.bench.suites import all_tasks, suite_of
-    from rollenv.panels import is_panel, load_panel
-    from rollenv.panels.check import Watched
-    from rollenv.panels.verify import seal
+    from rollenv.rollout.records.storage import write
 
     if show:
-        _list(play.json)
+        _list()
         return
     if not names:
         raise UsageError(
@@ -86,36 +82,26 @@ def command(
     if first == "compare":
         _compare(rest, play)
         return
-    form, panel = _form(calls, agent), None
-    if is_panel(first):
-        panel = load_panel(first, trust=trust)
-        given_too = [*rest] + ["-n"] * (n is not None) + ["--seed"] * (seed is not None) + ["--calls"] * bool(form)
-        k, options = fixed_by(panel, k, options, given_too)
-        chosen = suite_of(panel)
-    else:
-        chosen = suite(first, key_values(rest), form)
-    k, seed = k or 1, seed or 0
-    tasks = len(all_tasks(chosen.parts, n, seed)) if chosen.parts else 0
-    about = {"agent": agent, "calls": form, "k": k, "seed": seed, "tasks_of_each": n, "n": tasks}
+    agent, seed = tasks.agent, tasks.seed or 0
+    form = _form(calls, agent)
+    panel, k, options = tasks.panel(first, options, {**dict.fromkeys(rest, 1), "-n": n, "--calls": form})
+    chosen = suite_of(panel) if panel else suite(first, key_values(rest), form)
+    number = len(all_tasks(chosen.parts, n, seed)) if chosen.parts else 0
+    about = {"agent": agent, "calls": form, "k": k, "seed": seed, "tasks_of_each": n, "n": number}
     if panel:
         about |= {"panel": panel.identity, "rollenv": __version__}
     folder = _folder(play, chosen, options, about)
     player = make_agent(agent, options, native=form == "native", answer_tokens=512)
-    with playing(chosen.name, k * tasks, player, options, play, folder) as opened:
-        if panel:
-            opened["watch"] = Watched(panel, opened["watch"])
+    with playing(chosen.name, k * number, player, options, play, folder, panel) as opened:
         result = run(chosen, player, n=n, k=k, seed=seed, note=progress_console.print, **opened)
     numbers = {**(folder.settings if folder else {"agent": agent, "k": k, "seed": seed}), **result.to_dict()}
     numbers = {name: value for name, value in numbers.items() if name not in FINGERPRINTS}
     numbers |= {name: value for name, value in totals(player).items() if name in ("requests", "retries", "problems")}
     if play.out is not None:
-        _write_parquet(play.out, result)
-        if panel:
-            numbers["seal"] = seal(play.out, numbers)
-    play.save(numbers)
-    if play.json:
-        console.print_json(json_module.dumps(numbers))
-    else:
+        with writes(play.out), contextlib.suppress(MissingExtra):  # episodes.jsonl has them too
+            write(play.out / "episodes.parquet", result.trajectories)
+    numbers = play.save(numbers, panel)
+    if not print_result(numbers):
         _print(result, agent, numbers)
         play.tell()
     if form == "native" and result.failures.get("agent"):
@@ -151,27 +137,17 @@ def _folder(play: PlayOptions, chosen: Suite, options: AgentOptions, about: dict
     settings |= {"temperature": options.temperature, "max_tokens": options.max_tokens, "system": options.system}
     rows = [one for part in chosen.parts for one in row_fingerprints(part.env_id, part.kwargs, about["tasks_of_each"])]
     settings |= {"rows": rows} if rows else {}
-    return play.begin(json_module.loads(json_module.dumps(settings)))
+    return play.begin(json.loads(json.dumps(settings)))
 
 
-def _write_parquet(out: Path, result: Benchmark) -> None:
-    from rollenv.core.errors import MissingExtra
-    from rollenv.rollout.records.storage import write
-
-    with writes(out), contextlib.suppress(MissingExtra):  # episodes.jsonl has them too
-        write(out / "episodes.parquet", result.trajectories)
-
-
-def _list(json: bool) -> None:
+def _list() -> None:
     from rollenv.bench import suites
 
     every = suites()
-    if json:
-        plain = [
-            {"name": s.name, "about": s.about, "parts": [p.env_id for p in s.parts], "missing": s.missing}
-            for s in every
-        ]
-        console.print_json(json_module.dumps(plain))
+    plain = [
+        {"name": s.name, "about": s.about, "parts": [p.env_id for p in s.parts], "missing": s.missing} for s in every
+    ]
+    if print_result(plain):
         return
     there = [f"{len(s.parts)} (and {len(s.missing)} not here)" if s.missing else str(len(s.parts)) for s in every]
     rows = ((each.name, number, each.about) for each, number in zip(every, there, strict=True))
@@ -182,14 +158,10 @@ def _list(json: bool) -> None:
 
 
 def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any]) -> None:
+    from rollenv.report.summary import category_tables
+
     console.print(f"{result.suite} played by {agent}", markup=False, style="bold")
-    rows = [*result.rows, result.total] if len(result.rows) > 1 else result.rows
-    k, priced = result.total.k, any(row.cost for row in rows)
-    spoken = any(row.completion_tokens for row in rows)
-    head = ["category", "tasks", "success (95 %)", "floor", "failed", "turns", "calls", "invalid", "side effects"]
-    head += [f"pass^{j}" for j in range(2, k + 1)]
-    head += ["tokens in", "tokens out"] * spoken + ["cost"] * priced + ["s/turn"]
-    print_table(head, _bold_last([_cells(row, spoken, priced) for row in rows]))
+    print_tables(category_tables(numbers), most=1000)
     if len(result.rows) > 1:
         console.print(f"mean of the {len(result.rows)} categories: {100 * result.macro:.1f} %")
     if agent.startswith("noisy:") and (unharmed := [row.category for row in result.rows if row.success[0] == 1.0]):
@@ -198,41 +170,8 @@ def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any]) -> None:
     if problems := numbers.get("problems"):
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(problems.items()))
         console.print(f"the endpoint's problems, all tried again: {counts}", markup=False)
-    for category, need in result.missing.items():
-        console.print(f"not played: {category}; {need}", markup=False, style="dim", soft_wrap=True)
     if result.total.failed:
         print_failures(result.trajectories, result.failures)
-
-
-def _bold_last(rows: list[list[str]]) -> list[Sequence[object]]:
-    """Return rows whose last one, if there are several, is the total in bold."""
-    total = [Text(cell, style="bold") for cell in rows[-1]]
-    return [*rows[:-1], total] if len(rows) > 1 else [*rows]
-
-
-def _cells(row: Row, spoken: bool, priced: bool) -> list[str]:
-    """Return a table row; metrics that a category does not report are empty."""
-    metrics = row.metrics
-    cells = [
-        row.category,
-        str(row.n) if row.k == 1 else f"{row.n} × {row.k}",
-        percent(*row.success),
-        _percent(row.floor),
-        str(row.failed),
-        f"{row.turns:.1f}",
-        *(f"{metrics[name]:.2f}" if name in metrics else "" for name in ("calls", "invalid_calls")),
-        _percent(row.side_effects),
-        *(_percent(row.pass_all[j][0]) for j in range(2, row.k + 1)),
-    ]
-    if spoken:
-        cells += [f"{row.prompt_tokens:.0f}", f"{row.completion_tokens:.0f}"]
-    if priced:
-        cells.append(f"{row.cost:.4f}")
-    return [*cells, f"{row.latency:.3f}"]
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def _compare(folders: list[str], play: PlayOptions) -> None:
@@ -252,20 +191,19 @@ def _compare(folders: list[str], play: PlayOptions) -> None:
     if (out := play.out) is not None:
         with writes(out):
             out.mkdir(parents=True, exist_ok=True)
-            (out / "comparison.json").write_text(json_module.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+            (out / "comparison.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
             write_report(*paths, out=out / "compare.html")
-    if play.json:
-        console.print_json(json_module.dumps(result.to_dict()))
+    if print_result(result.to_dict()):
         return
     console.print(f"{folders[1]} against {folders[0]}", markup=False, style="bold")
     rows = []
     for row in [*result.rows, *([result.total] if len(result.rows) > 1 else [])]:
         change = f"{100 * row.difference:+.1f} ({100 * row.low:+.1f} to {100 * row.high:+.1f})"
-        cells = [row.category, str(row.tasks), _percent(row.first), _percent(row.second), change]
+        cells = [row.category, str(row.tasks), f"{row.first:.1%}", f"{row.second:.1%}", change]
         cells += ["clear" if row.clear else "not clear", str(row.only_first), str(row.only_second)]
         rows.append(cells)
     head = ["category", "tasks", *folders, "difference (95 %)", "", "only first", "only second"]
-    print_table(head, _bold_last(rows))
+    print_table(head, rows)
     if result.only_first or result.only_second:
         console.print(
             f"left out, since only one of the two has them: {result.only_first} tasks of the first, "

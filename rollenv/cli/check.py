@@ -11,7 +11,7 @@ from rich.columns import Columns
 from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import JSON, console, json_result, key_values, print_table, progress
+from rollenv.cli.common import console, key_values, print_result, print_table, progress
 from rollenv.core.checker import CHECKS, Finding, run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
@@ -35,7 +35,6 @@ def command(
         20, "--episodes", "-n", min=1, help="Episodes each for the oracle and random actions."
     ),
     timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Time limit in seconds for the checks of one id."),
-    json: bool = JSON,
 ) -> None:
     """Check what environments promise: one row per id, one column per property.
 
@@ -53,12 +52,12 @@ def command(
         for env_spec, env_id in zip(specs, ids, strict=True):
             findings[env_id] = _findings(process, replace(env_spec, kwargs={**env_spec.kwargs, **given}), episodes)
             show(len(findings), f"the last: {env_id}")
-    with json_result(json) as result:
-        result["environments"] = [
-            {"id": env_id, "ok": all(f.ok is not False for f in found), "findings": [asdict(f) for f in found]}
-            for env_id, found in findings.items()
-        ]
-        _show(findings)
+    rows = [
+        {"id": env_id, "ok": all(f.ok is not False for f in found), "findings": [asdict(f) for f in found]}
+        for env_id, found in findings.items()
+    ]
+    print_result({"environments": rows})
+    _show(findings)
 
 
 def _show(findings: dict[str, list[Finding]]) -> None:

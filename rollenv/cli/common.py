@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -27,6 +26,7 @@ from rollenv.cli.options import option
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import DATA
+from rollenv.report.summary import duration
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
@@ -60,67 +60,60 @@ CONCURRENT = 256
 TICK = 10.0
 
 
-class Ticker:
-    """Progress as a plain line now and then, for logs and pipes; a terminal gets a bar instead.
+class ProgressLine:
+    """The progress of one thing: a bar on a terminal, elsewhere a line now and then; -q silences both.
 
     Args:
-        what: name of what is counted; starts the line.
+        what: name of what is counted.
         every: minimum seconds between two lines.
+        room: terminals with fewer columns see only numbers and the time that is left.
     """
 
-    def __init__(self, what: str, total: int | None, every: float = TICK, now: Callable[[], float] = time.monotonic):
-        self.what, self.total, self.every, self._now = what, total, every, now
-        self._started = self._last = now()
+    def __init__(self, what: str, total: int | None = None, every: float = TICK, room: int = 110):
+        self.what, self.total, self.every = what, total, every
+        self._began = self._last = time.monotonic()
+        self._first: int | None = None
+        roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if progress_console.width >= room else ()
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            *roomy[:1],
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[more]}"),
+            *roomy[1:],
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=progress_console,
+            transient=True,
+            disable=not progress_console.is_terminal or progress_console.quiet,
+        )
+        self._task = self.bar.add_task(what, total=total, more="")
 
-    def tick(self, done: int, more: str = "") -> None:
-        """Set the progress, and print it if the last line is old enough."""
-        now = self._now()
-        if progress_console.is_terminal or now - self._last < self.every:
+    def show(self, done: int, more: str = "", always: bool = False) -> None:
+        """Set the progress with a remark, and print a line if the last one is old enough, or always."""
+        self.bar.update(self._task, completed=done, more=more)
+        first = self._first = done if self._first is None else self._first
+        now = time.monotonic()
+        if progress_console.is_terminal or not (always or now - self._last >= self.every):
             return
         self._last = now
-        of = "" if self.total is None else f"/{self.total}"
-        line = f"{self.what} {done}{of} after {now - self._started:.0f} s{more and f'  {more}'}"
+        line = f"{self.what} {done}{'' if self.total is None else f'/{self.total}'} {more}".rstrip()
+        if self.total and first < done < self.total and now - self._began >= self.every:
+            line += f" about {duration((now - self._began) / (done - first) * (self.total - done))} left"
         progress_console.print(line, markup=False, soft_wrap=True)
 
 
-def progress_bar(*, transient: bool = True, room: int = 110) -> Progress:
-    """Make the bar of all commands; ``more`` of a task is a remark.
-
-    Args:
-        room: terminals with fewer columns see only numbers and the time that is left.
-    """
-    roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if progress_console.width >= room else ()
-    return Progress(
-        TextColumn("{task.description}"),
-        *roomy[:1],
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[more]}"),
-        *roomy[1:],
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=progress_console,
-        transient=transient,
-        disable=not progress_console.is_terminal or progress_console.quiet,
-    )
-
-
 @contextlib.contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Show a bar until the block ends, or a line now and then; yields a function of what is done, and a remark."""
-    ticker, bar = Ticker(what, total), progress_bar()
-    task = bar.add_task(what, total=total, more="")
-
-    def show(done: int, more: str = "") -> None:
-        bar.update(task, completed=done, more=more)
-        ticker.tick(done, more)
-
-    with bar:
-        yield show
+def progress(what: str, total: int | None = None, every: float = TICK) -> Iterator[Callable[..., None]]:
+    """Show a :class:`ProgressLine` until the block ends, and yield its method ``show``."""
+    line = ProgressLine(what, total, every)
+    with line.bar:
+        yield line.show
 
 
-def set_loudness(verbose: int, quiet: bool) -> None:
-    """Apply -v and -q: log messages on standard error, or no progress."""
+def set_output(verbose: int, quiet: bool, json: bool = False) -> None:
+    """Apply -v, -q and --json: log messages on standard error, no progress, only the result on standard output."""
     progress_console.quiet = quiet
+    console.stderr, console.quiet = json, json and quiet
     if verbose:
         level = logging.INFO if verbose == 1 else logging.DEBUG
         logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
@@ -209,22 +202,18 @@ def sent_names(text: str) -> dict[str, str]:
     return {key.strip(): name.strip() for key, _, name in pairs}
 
 
-JSON_HELP = "Print the result as one JSON object on standard output, and the rest on standard error."
-JSON = typer.Option(False, "--json", help=JSON_HELP)
+def print_result(result: Any, indent: int | None = 2) -> bool:
+    """Print the result of a command as JSON if --json asks for it, and return whether it does.
 
-
-@contextlib.contextmanager
-def json_result(wanted: bool) -> Iterator[dict[str, Any]]:
-    """Yield what a command fills with its result, and print that as JSON at the end; all other output steps aside."""
-    result: dict[str, Any] = {}
-    console.stderr = wanted
-    try:
-        yield result
-    finally:
-        console.stderr = False
-        if wanted and result:
-            sys.stdout.write(json.dumps(result, indent=2, default=str) + "\n")
-            sys.stdout.flush()
+    With --json all that is printed to :data:`console` goes to standard error.
+    """
+    if not console.stderr:
+        return False
+    text = json.dumps(result, default=lambda value: [*value] if isinstance(value, Iterator) else str(value))
+    plain = json.loads(text, parse_constant=lambda _: None)  # JSON has no NaN
+    sys.stdout.write(json.dumps(plain, indent=indent) + "\n")
+    sys.stdout.flush()
+    return True
 
 
 @dataclass(frozen=True)
@@ -252,7 +241,12 @@ class AgentOptions:
         """Return the options that an agent takes."""
         drawing, everything = {"temperature", "max_tokens"}, {each.name for each in dataclasses.fields(AgentOptions)}
         local = drawing | {"threads", "precision"}
-        takes = {"chat": everything - {"model"}, "harness": everything, "local": local, "vllm": drawing}
+        takes = {
+            "chat": everything - {"model", "threads", "precision"},
+            "harness": everything,
+            "local": local,
+            "vllm": drawing,
+        }
         return takes.get(name.partition(":")[0], {"temperature", "base_url"}) | {"concurrency"}  # of episodes, at least
 
     def only(self, name: str) -> AgentOptions:

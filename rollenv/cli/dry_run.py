@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Collection, Mapping
@@ -69,9 +68,8 @@ def dry_run(config: TrainConfig) -> None:
     try_environments(config)
     trained = config.environments()[0]
     env = _make_env(trained)
-    prompt, other = (first_prompt(env, config, plan.tokenizer, config.seed + more) for more in (0, 1))
-    seen, patches = tokens_and_patches(env, config, plan)
-    turns = most_turns(env)
+    prompt = first_prompt(env, config, plan.tokenizer)
+    seen, turns = tokens_of_pictures(env, config, plan), most_turns(env)
     env.close()
     refuse_without_room(config, plan, prompt, seen)
     _print_differences(config)
@@ -84,12 +82,12 @@ def dry_run(config: TrainConfig) -> None:
             plan = replace(plan, about="tiny, a Qwen2-VL: built and warmed up on the spot")
     if config.algorithm.name in ("gigpo", "hgpo"):
         needs["states of turns"] = states_of_turns(trained, config.seed)
-    _print_table("[bold]what the run needs[/]", needs | demand(config, plan, prompt, turns, seen))
+    needs |= demand(config, plan, prompt, turns, seen)
+    _print_table("[bold]what the run needs[/]", needs)
     if plan.settings is not None:
-        together = tokens_together(config, plan, prompt, other, turns, seen)
-        if plan.tokenizer is not None:
-            patches /= len(plan.tokenizer.encode(prompt, add_special_tokens=False)) + seen
-        memory = dict(memory_rows(config, plan, teacher, together, patches))
+        each = int(needs.get("tokens of the first prompt", 0)) + config.rollout.max_new_tokens
+        batch = config.rollout.groups_per_batch * config.rollout.group_size * turns * each if turns else math.inf
+        memory = dict(memory_rows(config, plan, teacher, batch))
         _print_table("[bold]memory of an update on its device[/] (besides caches while playing)", memory)
     _end(config)
 
@@ -102,7 +100,7 @@ def _print_differences(config: TrainConfig) -> None:
 
 def _end(config: TrainConfig) -> None:
     console.print("\n[bold]all settings[/]")
-    console.print_json(json.dumps(config.model_dump(mode="json")))
+    console.print_json(data=config.model_dump(mode="json"))
     for text in lacking_here(config):
         console.print(f"[bold red]here the run would stop:[/] {escape(text)}", soft_wrap=True)
     console.print("nothing was started")
@@ -290,82 +288,46 @@ def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> l
     return lines + [f"{key}.{name} = {toml_value(own)}" for name, own in (value.model_extra or {}).items()]
 
 
-def tokens_together(
-    config: TrainConfig, plan: ModelPlan, prompt: str, other: str, turns: int | None, seen: int = 0
-) -> int:
-    """Return the maximum tokens of a forward pass: a full micro-batch, or the whole batch if that is smaller.
-
-    Args:
-        seen: tokens of pictures in a prompt, in addition to its text.
-    """
-    rollout, settings = config.rollout, config.optimizer
-    if plan.tokenizer is None or not turns:
-        return settings.micro_batch_tokens
-    encoded = [plan.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, other)]
-    trajectories = rollout.groups_per_batch * rollout.group_size
-    alone, common = trajectories * turns * (len(encoded[0]) + seen), 0
-    if turns == 1 and settings.share_prefixes:
-        common = next((i for i, (a, b) in enumerate(zip(*encoded, strict=False)) if a != b), len(encoded[0]))
-        alone = rollout.groups_per_batch * (len(encoded[0]) + seen - common)
-    return min(settings.micro_batch_tokens, common + alone + trajectories * turns * rollout.max_new_tokens)
-
-
 def memory_rows(
-    config: TrainConfig,
-    plan: ModelPlan,
-    teacher: ModelPlan | None = None,
-    together: int | None = None,
-    patches: float = 0.0,
+    config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None, batch: float = math.inf
 ) -> list[tuple[str, str]]:
     """Return rows with the estimated memory of an update by parts (:mod:`rollenv.trainers.memory`).
 
     Args:
-        together: tokens of a forward pass; by default a full micro-batch.
-        patches: patches of pictures per token, as in the first prompt.
+        batch: maximum tokens of a batch, which may be less than a micro-batch.
     """
     import psutil
     import torch
 
     from rollenv.trainers import memory
 
-    rollout = config.rollout
+    rollout, dtype = config.rollout, getattr(plan.settings, "dtype", None)
     longest = rollout.max_prompt_tokens + rollout.max_new_tokens if rollout.max_prompt_tokens else 0
-    dtype = getattr(plan.settings, "dtype", None)
-    width = dtype.itemsize if dtype is not None else 4
-    teaching = 0
+    shape, teaching = memory.shape_of(plan.settings), 0
     if teacher and teacher.settings is not None:
         teaching = memory.shape_of(teacher.settings).parameters
     if getattr(config.distill, "decay", 0):
-        teaching = memory.shape_of(plan.settings).parameters  # the moving average of the model
-    update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
-    update = replace(update, patches=patches)
-    shape = memory.shape_of(plan.settings)
-    parts = memory.update_memory(shape, update)
+        teaching = shape.parameters  # the moving average of the model
+    how = {"player": 4 if dtype is None else dtype.itemsize, "teacher": teaching}
+    together = max(min(config.optimizer.micro_batch_tokens, batch), longest)
+    parts = memory.update_memory(shape, config, int(together), **how)
     rows, there = memory.table(parts), psutil.virtual_memory().total
     if not torch.cuda.is_available() and sum(parts.values()) > there:
-        if_long = f"if answers have all rollout.max_new_tokens={rollout.max_new_tokens}"
-        lower = "lower that, or optimizer.micro_batch_tokens"
-        rows.append(("more than this machine's", f"{there / 1e9:.2f} GB {if_long}; {lower}"))
+        rows.append(("more than this machine's", f"{there / 1e9:.2f} GB: lower optimizer.micro_batch_tokens"))
     for size in memory.DEVICES:
-        most = memory.longest_sample(shape, update, size)
+        most = memory.longest_sample(shape, config, size, **how)
         rows.append((f"tokens at once on {size} GB", f"{most:,}" if most else "the model does not fit"))
     return rows
 
 
-def first_prompt(
-    env: Env, config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None, seed: int | None = None
-) -> str:
-    """Return the first prompt of a training task as the model reads it.
-
-    Args:
-        seed: seed of the task; by default the run's.
-    """
+def first_prompt(env: Env, config: TrainConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> str:
+    """Return the first prompt of a training task as the model reads it."""
     from rollenv.agents.prompts.chat_format import ChatFormat
     from rollenv.agents.prompts.conversation import Conversation
     from rollenv.trainers.prompts import prompt_of
 
     trained = config.environments()[0]
-    observation, info = _reset(env, trained, config.seed if seed is None else seed)
+    observation, info = _reset(env, trained, config.seed)
     prompt = prompt_of(config.prompt, trained, chats=config.templates)
     form = None
     if tokenizer and tokenizer.chat_template:
@@ -382,15 +344,15 @@ def first_prompt(
     return form.decode(talk.prompt())
 
 
-def tokens_and_patches(env: Env, config: TrainConfig, plan: ModelPlan) -> tuple[int, float]:
-    """Return the numbers of tokens and of patches of the first observation's pictures."""
+def tokens_of_pictures(env: Env, config: TrainConfig, plan: ModelPlan) -> int:
+    """Return the number of tokens of the first observation's pictures."""
     images = pictures(_reset(env, config.environments()[0], config.seed)[1])
-    if images and config.model.path == "tiny":
+    if config.model.path == "tiny":
         from rollenv.agents.tiny.model import picture_tokens
 
-        return sum(picture_tokens(image, config.model.size) for image in images), 0.0
+        return sum(picture_tokens(image, config.model.size) for image in images)
     family = vision_of(plan.tokenizer)
-    return (sum(map(family.count, images)), sum(map(family.patches, images))) if family else (0, 0.0)
+    return sum(map(family.count, images)) if family else 0
 
 
 def refuse_without_room(config: TrainConfig, plan: ModelPlan, prompt: str, seen: int = 0) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json as json_module
 import os
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values
+from rollenv.cli.common import console, key_values, print_result
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.parsing import well_formed
 from rollenv.core.proxies import without_proxy
@@ -19,7 +18,6 @@ from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.agents.chat.endpoint import Patience
-    from rollenv.rollout.types import Trajectory
 
 #: Default environment variable of the API key.
 _KEY = "OPENAI_API_KEY"
@@ -43,7 +41,6 @@ def command(
     retries: int = typer.Option(5, min=0, help="Number of retries after a temporary failure of a request."),
     workers: str = typer.Option("1", "--workers", "-w", help=WORKERS_HELP),
     step_deadline: float = typer.Option(120.0, min=0.001, help="Time limit in seconds for a step in a worker."),
-    json: bool = typer.Option(False, "--json", help="Print the result and the trajectory as one JSON object."),
 ) -> None:
     """Play one episode against any OpenAI-compatible endpoint, and print its reward and trajectory.
 
@@ -63,9 +60,10 @@ def command(
         if options and not spec(env).indexed:
             raise UsageError(f"{env} draws its tasks from the seed and has none to choose by --index")
         task = Task(spec(env).id, seed, key_values(settings or ()), named_wrappers(wrappers), options)
-        key = _key(api_key_env)
+        key = os.environ.get(api_key_env, "").strip() or None
+        if not key and api_key_env != _KEY:  # and no other one is sent
+            raise UsageError(f"--api-key-env: there is no key in the environment variable {api_key_env}")
         patience = Patience(timeout=timeout, retries=retries)
-        about["model"] = model = model or _only_model(base_url, key, patience)
         player = ChatAgent(
             model,
             base_url,
@@ -76,93 +74,61 @@ def command(
             max_tokens=max_tokens,
             patience=patience,
         )
+        about["model"] = player.body["model"] = model or asyncio.run(only_model(base_url, key, patience))
         limits = Limits(step=step_deadline, turns=max_turns)
         with make_workers(workers) as pool, RolloutManager(player, pool, limits=limits) as manager:
             (played,) = manager.play([Trajectory(task)])
     except Exception as error:  # rollenv's own are printed and give the exit code, as for any command
-        if json:
-            _print_json(about | {"reward": None, "error": str(error) or type(error).__name__})
+        print_result(about | {"reward": None, "error": str(error) or type(error).__name__}, None)
         raise
-    if json:
-        result = {"reward": played.reward, "success": played.success, "status": played.status}
-        wrong = {"error": played.error, "failure": played.failure} if played.error else {}
-        _print_json(about | result | wrong | {"turns": len(played.turns), "trajectory": played.to_dict()})
-    else:
-        _print(played)
+    result = about | {"reward": played.reward, "success": played.success, "status": played.status}
+    result |= {"error": played.error, "failure": played.failure} if played.error else {}
+    if not print_result(result | {"turns": len(played.turns), "trajectory": played.to_dict()}, None):
+        for number, turn in enumerate(played.turns, 1):
+            console.print(well_formed(turn.observation), markup=False, style="dim", soft_wrap=True)
+            console.print(well_formed(f"{number}> {turn.raw or turn.text}"), markup=False, soft_wrap=True)
+        console.print(well_formed(played.final_observation), markup=False, style="dim", soft_wrap=True)
+        end = f"{played.status} after {len(played.turns)} turns, reward {played.reward:g}"
+        console.print(f"{end}{', success' if played.success else ''}", markup=False, style="bold")
     if not played.complete:
         raise RollenvError(" ".join(played.error.split()) or f"the episode of {env} was {played.status}")
 
 
-def _key(variable: str) -> str | None:
-    """Return the key in an environment variable, without falling back to another variable."""
-    key = os.environ.get(variable, "").strip()
-    if not key and variable != _KEY:
-        raise UsageError(f"--api-key-env: there is no key in the environment variable {variable}")
-    if not (key.isascii() and key.isprintable()):
-        raise UsageError(f"the key in the environment variable {variable} has characters that no header can hold")
-    return key or None
+async def only_model(base_url: str, key: str | None, patience: Patience) -> str:
+    """Return the model of an endpoint that has exactly one; it is asked again as after other failures of requests.
 
-
-def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
-    """Return the model of an endpoint that has exactly one."""
-    from rollenv.agents.chat.endpoint import checked_url, without_login
-
-    checked_url(base_url)
-    named = without_login(base_url)
-    status, names, problem = asyncio.run(_listed(base_url.rstrip("/") + "/models", key, patience))
-    if problem:
-        raise RollenvError(f"{named} gave no answer ({problem}). Check --base-url, and that the server is up")
-    if status in (401, 403):
-        raise UsageError(f"{named} refuses the key (status {status}): check {_KEY}, or name --api-key-env")
-    if status != 200 or len(names) != 1:
-        some = ", ".join(" ".join(name.split()) for name in names[:5])
-        has = f"has {len(names)} models ({some})" if names else "does not list its models"
-        raise UsageError(f"{named} {has} (status {status}); name one with --model")
-    return names[0]
-
-
-async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, list[str], str]:
-    """Return the HTTP status, the models and the last attempt's problem of listing an endpoint's models."""
+    Raises:
+        RollenvError: it gives no answer.
+        UsageError: it refuses the key, or does not list one model.
+    """
     import httpx
 
-    from rollenv.agents.chat.endpoint import MAY_PASS
+    from rollenv.agents.chat.endpoint import MAY_PASS, without_login
 
+    named, url = without_login(base_url), base_url.rstrip("/") + "/models"
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    status, names, problem = 0, [], ""
     for attempt in range(patience.retries + 1):
         await asyncio.sleep(min(patience.longest_wait, patience.first_wait * 2.0 ** (attempt - 1)) if attempt else 0.0)
         try:
             http = httpx.AsyncClient(timeout=patience.timeout, mounts=without_proxy(url))
             async with asyncio.timeout(patience.timeout), http as client:
                 answer = await client.get(url, headers=headers)
-        except TimeoutError:
-            problem = f"within {patience.timeout:g} s"
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
+        except (TimeoutError, httpx.HTTPError) as error:
+            problem = f"{type(error).__name__} {error}"
         else:
-            status = answer.status_code
-            problem = f"status {status}" if status >= 500 or status in MAY_PASS else ""
-            with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-                ids = [each["id"] for each in answer.json()["data"]]
-                names = list(dict.fromkeys(name for name in ids if isinstance(name, str) and name.strip()))
-        if not problem:
-            break
-    return status, names, problem
-
-
-def _print_json(data: dict[str, Any]) -> None:
-    """Print JSON on one line; NaN and infinities become null."""
-    try:
-        text = json_module.dumps(data, allow_nan=False)
-    except ValueError:
-        text = json_module.dumps(json_module.loads(json_module.dumps(data), parse_constant=lambda _: None))
-    console.file.write(text + "\n")
-
-
-def _print(played: Trajectory) -> None:
-    for number, turn in enumerate(played.turns, 1):
-        console.print(well_formed(turn.observation), markup=False, style="dim", soft_wrap=True)
-        console.print(well_formed(f"{number}> {turn.raw or turn.text}"), markup=False, soft_wrap=True)
-    console.print(well_formed(played.final_observation), markup=False, style="dim", soft_wrap=True)
-    end = f"{played.status} after {len(played.turns)} turns, reward {played.reward:g}"
-    console.print(f"{end}{', success' if played.success else ''}", markup=False, style="bold")
+            problem = f"status {answer.status_code}"
+            if answer.status_code < 500 and answer.status_code not in MAY_PASS:
+                break
+    else:
+        raise RollenvError(f"{named} gave no answer ({problem}). Check --base-url, and that the server is up")
+    if answer.status_code in (401, 403):
+        raise UsageError(f"{named} refuses the key ({problem}): check {_KEY}, or name --api-key-env")
+    names: list[str] = []
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        ids = [each["id"] for each in answer.json()["data"]]
+        names = list(dict.fromkeys(name for name in ids if isinstance(name, str) and name.strip()))
+    if answer.status_code != 200 or len(names) != 1:
+        some = ", ".join(" ".join(name.split()) for name in names[:5])
+        has = f"has {len(names)} models ({some})" if names else "does not list its models"
+        raise UsageError(f"{named} {has} ({problem}); name one with --model")
+    return names[0]

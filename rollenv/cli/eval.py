@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json as json_module
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ import typer
 from rollenv.agents.gguf import newest_checkpoint
 from rollenv.cli import completion
 from rollenv.cli.common import (
-    AGENT_HELP,
     AgentOptions,
     console,
     error_console,
@@ -22,12 +20,11 @@ from rollenv.cli.common import (
     key_values,
     make_agent,
     percent,
+    print_result,
     print_table,
 )
-from rollenv.cli.options import with_options
-from rollenv.cli.playing import EvalFolder, PlayOptions, playing, tasks_before, totals
+from rollenv.cli.playing import EvalFolder, PlayOptions, TaskOptions, playing, tasks_before, totals
 from rollenv.core.errors import UnknownEnv, UsageError, did_you_mean
-from rollenv.core.trust import TRUST_HELP
 from rollenv.core.version import __version__
 
 if TYPE_CHECKING:
@@ -57,7 +54,6 @@ _FAILURES = {
 }
 
 
-@with_options
 def command(
     env: str = typer.Argument(
         help="Environment id; see `rollenv list`. Or a file or folder of questions, or a panel (`rollenv panel list`).",
@@ -66,22 +62,17 @@ def command(
     settings: list[str] = typer.Argument(
         None, metavar="[ID|KEY=VALUE]...", help="Further environments, and arguments of all of them."
     ),
-    agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     n: str = typer.Option(
         "",
         "-n",
         metavar="N|all",
         help="Number of tasks, or all of a data set; with --resume it may grow. Default: all of a data set, else 100.",
     ),
-    k: int | None = typer.Option(None, "-k", min=1, help="Episodes per task, for pass@k and pass^k. Default: 1."),
     prompt: list[str] = typer.Option(None, "--prompt", metavar="KEY=VALUE|RECIPE", help=PROMPT_HELP),
-    seed: int | None = typer.Option(
-        None, "--seed", "-s", min=0, help="Seed of the first task; the others count up. Default: 0."
-    ),
     wrappers: str = typer.Option("", "--wrappers", help="Wrappers around the environment, such as python_tool,concat."),
     tokenizer: str = typer.Option("", "--tokenizer", help="Tokenizer folder for chat wrappers. Default: the model's."),
-    trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
     *,
+    tasks: TaskOptions,
     play: PlayOptions,
     options: AgentOptions,
 ) -> None:
@@ -95,19 +86,13 @@ def command(
     """
     from rollenv.core.registry import named_wrappers, spec
     from rollenv.core.wrappers.factory import with_tokenizer
-    from rollenv.panels import is_panel, load_panel
     from rollenv.rollout.workers.factory import other_python
 
     elsewhere = other_python(play.workers)
     ids = list(dict.fromkeys([env, *(text for text in settings or () if "=" not in text)]))
     given = key_values(text for text in settings or () if "=" in text)
-    panel = None
-    if is_panel(env):
-        panel = load_panel(env, trust=trust)
-        given_too = [*(settings or ())] + ["-n"] * bool(n) + ["--seed"] * (seed is not None)
-        given_too += ["--wrappers"] * bool(wrappers)
-        k, options = fixed_by(panel, k, options, given_too)
-    k, seed = k or 1, seed or 0
+    agent, seed = tasks.agent, tasks.seed or 0
+    panel, k, options = tasks.panel(env, options, {"-n": n, "--wrappers": wrappers, **dict.fromkeys(settings or (), 1)})
     if prompt and not agent.startswith("local:"):
         raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
     model = model_of(agent)
@@ -142,18 +127,16 @@ def command(
             player = make_agent(agent, options, native=plan.native, answer_tokens=answer_tokens)
         if form:
             _set_prompt(player, form, plan.env_ids[0], plan.kwargs, around)
-        with playing(plan.env, plan.n * k, player, options, plan.play, folder) as opened:
+        with playing(plan.env, plan.n * k, player, options, plan.play, folder, plan.panel) as opened:
             result = plan.evaluate(player, k, seed, around, opened)
-        numbers = plan.save({**plan.about(common), **result.to_dict(), **totals(player)})
-        if not play.json:
-            _print(result, agent)
-            plan.play.tell()
+        numbers = plan.play.save({**plan.about(common), **result.to_dict(), **totals(player)}, plan.panel)
+        _print(result, agent)
+        plan.play.tell()
         results.append(result)
         every.append(numbers)
-    if play.json:
-        console.print_json(json_module.dumps(every if len(every) > 1 else every[0]))
-    elif len(results) > 1:
+    if len(results) > 1:
         _print_all(results, agent)
+    print_result(every if len(every) > 1 else every[0])
     if any(r.failures.get("agent") or r.failed > len(r.trajectories) / 2 for r in results):
         raise typer.Exit(1)
 
@@ -188,22 +171,11 @@ class _Plan:
             around: the wrappers.
             opened: what :func:`playing` yields.
         """
-        from rollenv.panels.check import Watched
         from rollenv.rollout.evaluate import evaluate
 
         if self.panel:
-            opened["watch"] = Watched(self.panel, opened["watch"])
             return evaluate(player, self.env, tasks=self.panel.tasks(), k=k, **opened)
         return evaluate(player, self.env, self.kwargs, n=self.n, k=k, seed=seed, wrappers=around, **opened)
-
-    def save(self, numbers: dict[str, Any]) -> dict[str, Any]:
-        """Write the numbers, sealed if they are of a panel, into the folder if there is one, and return them."""
-        from rollenv.panels.verify import seal
-
-        if self.panel and self.play.out:
-            numbers["seal"] = seal(self.play.out, numbers)
-        self.play.save(numbers)
-        return numbers
 
     def about(self, common: dict[str, Any]) -> dict[str, Any]:
         """Return what the numbers are of."""
@@ -219,24 +191,6 @@ class _Plan:
         rows = [] if self.panel else row_fingerprints(self.env, self.kwargs, self.n)  # a panel has its own hash
         prints = {"rows": rows, "model": model_fingerprint(model)}
         return self.play.begin(self.about(common) | {k: v for k, v in prints.items() if v})
-
-
-def fixed_by(panel: Panel, k: int | None, options: AgentOptions, given_too: Sequence[str]) -> tuple[int, AgentOptions]:
-    """Return episodes per task and options as a panel fixes them; what it leaves open stays as it was given."""
-    protocol = panel.protocol
-    pairs = (
-        ("-k", k, protocol.k),
-        ("--temperature", options.temperature, protocol.temperature),
-        ("--max-tokens", options.max_tokens, protocol.max_tokens),
-    )
-    wrong = [*given_too, *(name for name, own, said in pairs if said is not None and own not in (None, said))]
-    if wrong:
-        raise UsageError(
-            f"{panel.name} fixes what {wrong[0]} would change: leave it away, or make a panel of your own "
-            "(`rollenv panel make`)"
-        )
-    fixed = protocol.model_dump(exclude_none=True)
-    return fixed.pop("k"), dataclasses.replace(options, **fixed)
 
 
 def _plans(

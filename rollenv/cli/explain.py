@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json as json_module
 from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import console
+from rollenv.cli.common import console, print_result
 
 
 def command(
     run: Path = typer.Argument(metavar="RUN", help="Folder of a run, or file of episodes, such as a gateway's record."),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of Markdown."),
 ) -> None:
     """Say what happened in a training run or an evaluation, each sentence with a link to what it was read from."""
     from rollenv.report.explain import explain, markdown
@@ -22,8 +20,5 @@ def command(
 
     story = read_story(run, alarms)
     said = explain(story)
-    if json:
-        facts = {"run": str(run), "kind": story.kind, "sentences": [asdict(each) for each in said]}
-        console.print_json(json_module.dumps(facts))
-    else:
+    if not print_result({"run": str(run), "kind": story.kind, "sentences": [asdict(each) for each in said]}):
         console.print(markdown(story, said), soft_wrap=True, markup=False, highlight=False)

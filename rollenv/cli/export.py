@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import console, progress_console
+from rollenv.cli.common import console, print_result, progress_console
 from rollenv.core.trust import TRUST_HELP
 
 WHERE_HELP = (
@@ -27,15 +26,13 @@ def command(
     ),
     split: float = typer.Option(0.0, help="Share of the tasks that is written to NAME.test instead."),
     trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
-    json: bool = typer.Option(False, "--json", help="Print the card as JSON."),
 ) -> None:
     """Write stored episodes as training data: exact tokens for rollenv, or chats and pairs for other trainers."""
     from rollenv.rollout.exports import export
 
     with progress_console.status("reading episodes"):
         card = export(run, to, where=where, form=form, split=split, trust=trust)
-    if json:
-        console.print_json(json_module.dumps(card))
+    if print_result(card):
         return
     solved = "" if card["success"] is None else f"{100 * card['success']:.1f} % solved, "
     console.print(f"{card['episodes']} episodes of {card['tasks']} tasks, {solved}mean reward {card['reward']:.3f}")

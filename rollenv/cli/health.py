@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_module
+import json
 import os
 import time
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from rollenv.cli.common import console, print_table
+from rollenv.cli.common import console, print_result, print_table
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.proxies import without_proxy
 from rollenv.remote.address import ADVICE
 from rollenv.report.summary import duration
+from rollenv.rollout.records.storage import read_object
 
 #: Age in seconds after which a record is marked as old.
 _OLD_SECONDS = 10.0
@@ -24,29 +25,19 @@ _QUANTILES = ("p50", "p95", "p99")
 
 def command(
     where: str = typer.Argument(metavar="RUN|URL", help="Folder of a run, or URL of a server."),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
     """Show how the environments and workers of a rollout are doing. The exit code is 1 if an environment is failing."""
-    health = _fetch(where) if where.startswith(("http://", "https://")) else _read(Path(where))
+    if where.startswith(("http://", "https://")):
+        health = _fetch(where)
+    else:
+        path = Path(where)
+        health = read_object(path / "health.json" if path.is_dir() else path, "a rollout writes it into its run folder")
     if not isinstance(health, dict) or not {"time", "envs", "workers"} <= health.keys():
         raise UsageError(f"{where} holds no health: name the folder of a run, or the URL of a rollenv server")
-    if json:
-        console.print_json(json_module.dumps(health))
-    else:
+    if not print_result(health):
         _print(health)
     if any(env["state"] != "up" for env in health["envs"]):
         raise typer.Exit(1)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    file = path / "health.json" if path.is_dir() else path
-    try:
-        health: dict[str, Any] = json_module.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"there is no {file}: a rollout writes it into its run folder") from None
-    except ValueError as error:
-        raise RollenvError(f"{file} is damaged: {error}") from error
-    return health
 
 
 def _fetch(url: str) -> dict[str, Any]:
@@ -70,7 +61,7 @@ def _fetch(url: str) -> dict[str, Any]:
 def _said(text: str) -> str:
     """Return the sentence in a server's error."""
     try:
-        return str(json_module.loads(text)["detail"])[:300]
+        return str(json.loads(text)["detail"])[:300]
     except (ValueError, LookupError, TypeError):
         return text[:300]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json as json_module
-
 import typer
 from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values, print_table
+from rollenv.cli.common import console, key_values, print_result, print_table
 from rollenv.core import cards
 from rollenv.core.registry import spec
 
@@ -18,30 +16,28 @@ _LONGEST = 3000
 def command(
     env: str = typer.Argument(help="Environment id; see `rollenv list`.", autocompletion=completion.ids),
     settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of text."),
 ) -> None:
     """Describe one environment: how to act, an example, rewards, needs and arguments."""
     card = cards.card(spec(env), key_values(settings or ()))
-    if json:
-        s = card.spec
-        data = {
-            "id": s.id,
-            "about": card.about,
-            "source": card.source,
-            "abilities": sorted(s.abilities),
-            "needs": [{"name": str(n), "hint": getattr(n, "hint", ""), "here": n not in s.missing} for n in s.needs],
-            "arguments": card.arguments,
-            "levels": list(s.levels),
-            "indexed": s.indexed,
-            "nondeterministic": s.nondeterministic,
-            "players": card.players,
-            "turn_limit": card.limit,
-            "rewards_seen": [min(card.rewards), max(card.rewards)] if card.rewards else None,
-            "prompt": card.prompt,
-            "action": card.action,
-            "problem": card.problem,
-        }
-        console.print_json(json_module.dumps(data, default=str))
+    s = card.spec
+    data = {
+        "id": s.id,
+        "about": card.about,
+        "source": card.source,
+        "abilities": sorted(s.abilities),
+        "needs": [{"name": str(n), "hint": getattr(n, "hint", ""), "here": n not in s.missing} for n in s.needs],
+        "arguments": card.arguments,
+        "levels": list(s.levels),
+        "indexed": s.indexed,
+        "nondeterministic": s.nondeterministic,
+        "players": card.players,
+        "turn_limit": card.limit,
+        "rewards_seen": [min(card.rewards), max(card.rewards)] if card.rewards else None,
+        "prompt": card.prompt,
+        "action": card.action,
+        "problem": card.problem,
+    }
+    if print_result(data):
         return
     console.print(card.spec.id, style="bold", markup=False)
     console.print(card.about or cards.summary(card.spec), markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import console
+from rollenv.cli.common import console, print_result
 from rollenv.core import cards
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UsageError
@@ -24,33 +23,40 @@ from rollenv.core.registry import DATA, NAMESPACES, list_envs
 
 
 def command(
+    context: typer.Context,
     pattern: str = typer.Argument(
         "", help="Show only ids that contain this text, such as sokoban or rg:.", autocompletion=completion.ids
     ),
     every: bool = typer.Option(False, "--all", "-a", help="Show every id, not just the groups."),
     here: bool = typer.Option(False, "--here", help="Show only what works on this machine."),
+    scores: bool = typer.Option(False, "--scores", help="Show what they were measured to be, as `catalogue` does."),
     index: str = typer.Option("", "--index", help="List the packages of an index instead: a folder or a URL."),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """List environments, and what is missing for those that do not work here."""
+    if scores:
+        program = context.find_root().command
+        catalogue = isinstance(program, typer.core.TyperGroup) and program.get_command(context, "catalogue")
+        if not catalogue:
+            raise UsageError("`rollenv catalogue`, which --scores needs, is not installed: reinstall rollenv")
+        words = [pattern, *(["--json"] if console.stderr else [])]
+        raise typer.Exit(catalogue.main(words, "rollenv catalogue", standalone_mode=False) or 0)
     if index:
-        _print_packages(index, pattern, json)
+        _print_packages(index, pattern)
         return
     specs = [s for s in list_envs(pattern) if not (here and s.missing)]
     open_ended = [name for name in (DATA, *entry_points(NAMESPACES)) if pattern.lower() in f"{name}:"]
-    if json:
-        rows = [
-            {
-                "id": s.id,
-                "summary": cards.summary(s),
-                "kwargs": s.kwargs,
-                "abilities": sorted(s.abilities),
-                "needs": [str(need) for need in s.needs],
-                "missing": [str(need) for need in s.missing],
-            }
-            for s in specs
-        ]
-        console.print_json(json_module.dumps(rows, default=str))
+    rows = (
+        {
+            "id": s.id,
+            "summary": cards.summary(s),
+            "kwargs": s.kwargs,
+            "abilities": sorted(s.abilities),
+            "needs": [str(need) for need in s.needs],
+            "missing": [str(need) for need in s.missing],
+        }
+        for s in specs
+    )
+    if print_result(rows):
         return
     if not specs and not open_ended:
         raise UsageError(
@@ -64,17 +70,16 @@ def command(
         _print_groups(specs)
 
 
-def _print_packages(index: str, pattern: str, json: bool) -> None:
+def _print_packages(index: str, pattern: str) -> None:
     """Print the packages of an index and their ids."""
     from rollenv.serve.catalog import read_catalog
 
     packages = [p for p in read_catalog(index) if any(pattern.lower() in text.lower() for text in (p.name, *p.ids))]
-    if json:
-        console.print_json(json_module.dumps([asdict(p) for p in packages]))
-    elif not packages:
+    if print_result([asdict(p) for p in packages]):
+        return
+    if not packages:
         raise UsageError(f"{index} has no package that contains {pattern!r}")
-    else:
-        _print_rows([("package", "version", "ids"), *((p.name, p.version, ", ".join(p.ids)) for p in packages)])
+    _print_rows([("package", "version", "ids"), *((p.name, p.version, ", ".join(p.ids)) for p in packages)])
 
 
 def _groups(specs: Sequence[EnvSpec]) -> list[tuple[str, list[EnvSpec]]]:

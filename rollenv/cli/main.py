@@ -12,6 +12,7 @@ import io
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ from rollenv.cli import (
     train,
     view,
 )
-from rollenv.cli.common import console, error_console, set_loudness
+from rollenv.cli.common import console, error_console, set_output
+from rollenv.cli.options import option, with_options
 from rollenv.core.errors import RollenvError
 from rollenv.core.plugins import load_all
 from rollenv.core.version import __version__
@@ -58,18 +60,38 @@ app = typer.Typer(
 )
 
 
-_VERBOSE = typer.Option(0, "--verbose", "-v", count=True, help="Show log messages; twice for more.", show_default=False)
-_QUIET = typer.Option(False, "--quiet", "-q", help="Show no progress, only results and errors.")
+@dataclass(frozen=True)
+class OutputOptions:
+    """Options of all commands."""
+
+    verbose: int = option(
+        "--verbose", "-v", default=0, count=True, help="Show log messages; twice for more.", show_default=False
+    )
+    quiet: bool = option("--quiet", "-q", default=False, help="Show no progress, only results and errors.")
 
 
-def _prepared(command: Callable[..., None]) -> Callable[..., None]:
-    """Add -v and -q to a command, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
+@dataclass(frozen=True)
+class ResultOptions(OutputOptions):
+    """Options of commands that end with a result."""
+
+    json: bool = option(
+        "--json", default=False, help="Print the result as JSON on standard output, the rest on standard error."
+    )
+
+
+#: Commands that run until they are stopped, and have no result.
+_ENDLESS = ("play", "serve", "gateway")
+
+
+def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOptions) -> Callable[..., None]:
+    """Add the options of all commands, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
+    flat = with_options(command)  # within, as options that do not go together raise
 
     @functools.wraps(command)
-    def run(*args: Any, verbose: int, quiet: bool, **kwargs: Any) -> None:
-        set_loudness(verbose, quiet)
+    def run(*, output: OutputOptions, **kwargs: Any) -> None:
+        set_output(**vars(output))
         try:
-            command(*args, **{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
+            flat(**{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
         except KeyboardInterrupt:
             error_console.print("stopped")
             raise typer.Exit(130) from None
@@ -78,16 +100,13 @@ def _prepared(command: Callable[..., None]) -> Callable[..., None]:
                 raise
             _print_error(str(error))
             raise typer.Exit(error.exit_code) from None  # type: ignore[attr-defined]
+        finally:
+            set_output(0, False)  # for callers in this process
 
-    signature = inspect.signature(command, eval_str=True)
-    more = [
-        inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=_VERBOSE, annotation=int),
-        inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=_QUIET, annotation=bool),
-    ]
-    parameters = [*signature.parameters.values(), *more]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
+    signature = inspect.signature(flat)
+    more = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[attr-defined]
+    return with_options(run)
 
 
 def _is_of_a_sandbox(error: Exception) -> bool:
@@ -122,19 +141,21 @@ _COMMANDS = {
     "skills": skills,
 }
 for _name, _module in _COMMANDS.items():
-    app.command(_name)(_prepared(_module.command))
+    app.command(_name)(_prepared(_module.command, OutputOptions if _name in _ENDLESS else ResultOptions))
 for _name, _function in panel.commands().items():
     panel.app.command(_name)(_prepared(_function))
 app.add_typer(panel.app, name="panel")
 for _name, _function in load_all(GROUP, {*_COMMANDS, "panel"}).items():
     try:
         _alone = typer.Typer()
-        _alone.command(_name)(_prepared(_function))
+        _has_json = "json" in inspect.signature(_function).parameters  # an option of its own
+        _prepared_one = _prepared(_function, OutputOptions if _has_json else ResultOptions)
+        _alone.command(_name)(_prepared_one)
         typer.main.get_command(_alone)  # which reads the parameters
     except Exception as _error:  # typer's have no common base
         warnings.warn(f"the command {_name} of {GROUP} is left out, as it cannot be read: {_error}", stacklevel=1)
     else:
-        app.command(_name)(_prepared(_function))
+        app.command(_name)(_prepared_one)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import JSON, console, json_result
+from rollenv.cli.common import console, print_result
 from rollenv.core.errors import UsageError
 
 #: The texts of the files, with {name}, {package} and {title} where those of the new package go.
@@ -18,7 +18,6 @@ _TEXTS = Path(__file__).with_name("new_package")
 def command(
     name: str = typer.Argument(help="Name of the package, such as my-game."),
     folder: Path = typer.Option(Path("."), "--in", help="Folder in which to write the package."),
-    json: bool = JSON,
 ) -> None:
     """Write an installable package with one environment, its tests, a recipe to train on it and its entry point."""
     package = name.replace("-", "_")
@@ -41,6 +40,5 @@ def command(
         except OSError as error:
             raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     done = f"wrote {root}; next: cd {root} && pip install -e . && rollenv check {package}:{title}-v0"
-    with json_result(json) as result:
-        result |= {"folder": str(root), "package": package, "id": f"{package}:{title}-v0"}
-        console.print(done, markup=False)
+    print_result({"folder": str(root), "package": package, "id": f"{package}:{title}-v0"})
+    console.print(done, markup=False)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from rollenv.cli.common import JSON, console, error_console, json_result, key_values, print_table, progress
+from rollenv.cli.common import console, error_console, key_values, print_result, print_table, progress
 from rollenv.core.errors import UsageError
 from rollenv.core.trust import TRUST_HELP
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
-if TYPE_CHECKING:
-    pass
-
 app = typer.Typer(no_args_is_help=True, help="Fixed lists of tasks, on which results compare.")
 
 _PANEL = typer.Argument(help="Name of a panel, or its file NAME.toml.")
-_JSON = typer.Option(False, "--json", help="Print JSON instead of text.")
 _TRUST = typer.Option(False, "--trust", help=TRUST_HELP)
 _DRAWS = typer.Option(2000, "--draws", min=1, help="Training tasks to compare with where they have no end.")
 
@@ -43,7 +38,6 @@ def make(
     source: str = typer.Option("", "--source", help="Whose data it needs, and their licence."),
     out: Path = typer.Option(Path("."), "--out", "-o", help="Folder for NAME.toml and NAME.jsonl."),
     draws: int = _DRAWS,
-    json: bool = JSON,
 ) -> None:
     """Make a panel of the first tasks of a data set, or of ascending seeds.
 
@@ -72,32 +66,27 @@ def make(
         with progress("looked at", len(panel.members)) as show:
             panel = dataclasses.replace(panel, alike_in_training=len(check(panel, draws, show).alike))
     file = panel.save(out)
-    with json_result(json) as result:
-        result |= {**panel.identity, "members": len(panel.members), "file": str(file)}
-        console.print(f"{len(panel.members)} members, hash {panel.hash}: {file}", markup=False, soft_wrap=True)
+    print_result({**panel.identity, "members": len(panel.members), "file": str(file)})
+    console.print(f"{len(panel.members)} members, hash {panel.hash}: {file}", markup=False, soft_wrap=True)
 
 
-def list_(json: bool = _JSON) -> None:
+def list_() -> None:
     """List the panels that are installed."""
     from rollenv.panels import load_panel, panels
 
     every = [load_panel(name) for name in panels()]
-    if json:
-        console.print_json(json_module.dumps([{**p.identity, "members": len(p.members)} for p in every]))
-        return
-    print_table(["panel", "members", "hash", "about"], ([p.name, len(p.members), p.hash, p.about] for p in every))
+    if not print_result([{**p.identity, "members": len(p.members)} for p in every]):
+        print_table(["panel", "members", "hash", "about"], ([p.name, len(p.members), p.hash, p.about] for p in every))
 
 
-def show(panel: str = _PANEL, json: bool = _JSON, trust: bool = _TRUST) -> None:
+def show(panel: str = _PANEL, trust: bool = _TRUST) -> None:
     """Show what a panel fixes."""
     from rollenv.core.arguments import toml_value
     from rollenv.panels import load_panel
     from rollenv.panels.panel import plain
 
     found = load_panel(panel, trust=trust)
-    if json:
-        members = [member._asdict() for member in found.members]
-        console.print_json(json_module.dumps({**plain(found), "members": members}))
+    if print_result({**plain(found), "members": [member._asdict() for member in found.members]}):
         return
     console.print(f"{found.name}, version {found.version}, hash {found.hash}", markup=False, style="bold")
     for text in (found.about, found.source):
@@ -119,7 +108,6 @@ def check(
     panel: str = _PANEL,
     draws: int = _DRAWS,
     workers: str = typer.Option("", "--workers", "-w", help=f"Begin each member there, too. {WORKERS_HELP}"),
-    json: bool = _JSON,
     trust: bool = _TRUST,
 ) -> None:
     """Check that its tasks are the same here, none occurs twice, and none is alike a task for training.
@@ -139,9 +127,7 @@ def check(
     if workers:
         with make_workers(workers) as pool, progress("begun", len(found.members)) as show:
             problems += [f"in {workers}: {text}" for text in check_workers(found, pool, show)]
-    if json:
-        console.print_json(json_module.dumps({**found.identity, **vars(findings), "problems": problems}))
-    else:
+    if not print_result({**found.identity, **vars(findings), "problems": problems}):
         compared = ", ".join(f"{number} of {env}" for env, number in findings.compared.items())
         alike = f"; {len(findings.alike)} alike a task for training, {len(findings.equal)} equal" if compared else ""
         number = len(findings.repeating)
@@ -152,7 +138,7 @@ def check(
             markup=False,
             soft_wrap=True,
         )
-    _end(problems, json)
+    _end(problems)
 
 
 def verify(
@@ -160,7 +146,6 @@ def verify(
     panel: str = typer.Option("", "--panel", help="The panel's file, or for a run the panel to compare with."),
     sample: int | None = typer.Option(None, "--sample", min=0, help="Episodes to play again. Default: all."),
     workers: str = typer.Option("2", "--workers", "-w", help=WORKERS_HELP),
-    json: bool = _JSON,
     trust: bool = _TRUST,
 ) -> None:
     """Count a result again from its episodes, and play them again; or count the panel's tasks that a run trained on.
@@ -194,17 +179,14 @@ def verify(
             f"{folder}: {episodes} episodes counted again on {chosen.name} ({chosen.hash}), {again} of them played "
             f"again: {len(problems)} problems"
         )
-    if json:
-        console.print_json(json_module.dumps({**chosen.identity, "folder": str(folder), "problems": problems}))
-    else:
-        console.print(said, markup=False, soft_wrap=True)
-    _end(problems, json)
+    print_result({**chosen.identity, "folder": str(folder), "problems": problems})
+    console.print(said, markup=False, soft_wrap=True)
+    _end(problems)
 
 
 def page(
     results: list[Path] = typer.Argument(help="Folders of `rollenv eval PANEL --out`, or their result.json."),
     out: Path = typer.Option(..., "--out", "-o", help="File to write."),
-    json: bool = JSON,
 ) -> None:
     """Write a page of results in Markdown: for each panel, the results beside published numbers."""
     from rollenv.panels.page import read_results, write_page
@@ -214,16 +196,14 @@ def page(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {out}: {error.strerror}; name another file with --out") from error
-    with json_result(json) as result:
-        result["page"] = str(out)
-        console.print(f"written to {out}", markup=False, soft_wrap=True)
+    print_result({"page": str(out)})
+    console.print(f"written to {out}", markup=False, soft_wrap=True)
 
 
-def _end(problems: list[str], json: bool) -> None:
-    if not json:
-        for text in problems:
-            error_console.print("[bold red]✗[/] ", end="")
-            error_console.print(text, markup=False, soft_wrap=True)
+def _end(problems: list[str]) -> None:
+    for text in problems:
+        error_console.print("[bold red]✗[/] ", end="")
+        error_console.print(text, markup=False, soft_wrap=True)
     if problems:
         raise typer.Exit(1)
 

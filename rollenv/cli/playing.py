@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import time
@@ -16,22 +17,24 @@ from rich.console import Group as Lines
 from rich.live import Live
 from rich.text import Text
 
+from rollenv.cli import completion
 from rollenv.cli.common import (
+    AGENT_HELP,
     CONCURRENT,
     AgentOptions,
-    Ticker,
+    ProgressLine,
     console,
     error_console,
-    percent,
-    progress_bar,
     progress_console,
 )
 from rollenv.cli.options import option
 from rollenv.core.errors import UsageError
 from rollenv.core.folder_lock import lock_folder
+from rollenv.core.trust import TRUST_HELP
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
+    from rollenv.panels import Panel
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.records.storage import JsonlWriter
     from rollenv.rollout.types import Trajectory
@@ -53,7 +56,6 @@ class PlayOptions:
     out: Path | None = option("--out", "-o", help="Folder for the episodes, the report and the numbers.")  # noqa: RUF009 - a field
     resume: bool = option("--resume", default=False, help="Continue what is in --out.")
     accept: bool = option("--accept-changes", default=False, help=ACCEPT_HELP)
-    json: bool = option("--json", default=False, help="Print JSON instead of tables.")
 
     def __post_init__(self) -> None:
         if self.resume and self.out is None:
@@ -63,19 +65,64 @@ class PlayOptions:
         """Begin or continue the folder, if there is one."""
         return EvalFolder.begin(self.out, settings, self.resume, self.accept) if self.out else None
 
-    def save(self, numbers: Mapping[str, Any]) -> None:
-        """Write the numbers and the page, if there is a folder."""
+    def save(self, numbers: Mapping[str, Any], panel: Panel | None = None) -> dict[str, Any]:
+        """Write the numbers, sealed if they are of a panel, and the page, if there is a folder; return the numbers."""
+        from rollenv.panels.verify import seal
         from rollenv.report import write_report
 
         if self.out:
+            numbers = {**numbers, "seal": seal(self.out, numbers)} if panel else numbers
             with writes(self.out):
                 (self.out / "result.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
                 write_report([self.out], self.out / "report.html")
+        return dict(numbers)
 
     def tell(self, written: str = "episodes") -> None:
         """Print what was written where, if there is a folder."""
         if self.out:
             console.print(f"{written}, page and numbers: {self.out}", markup=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """Options of who plays which tasks."""
+
+    agent: str = option("--agent", "-a", default="random", help=AGENT_HELP, autocompletion=completion.agents)
+    k: int | None = option("-k", min=1, help="Episodes per task, for pass@k and pass^k. Default: 1.")
+    seed: int | None = option("--seed", "-s", min=0, help="Seed of the first task; the others count up. Default: 0.")
+    trust: bool = option("--trust", default=False, help=TRUST_HELP)
+
+    def panel(
+        self, name: str, options: AgentOptions, others: Mapping[str, object]
+    ) -> tuple[Panel | None, int, AgentOptions]:
+        """Return the panel of a name, with episodes per task and options as it fixes them; None if it is no panel's.
+
+        Args:
+            others: further options and settings by name, which a panel leaves no room for.
+
+        Raises:
+            UsageError: something was given that the panel fixes.
+        """
+        from rollenv.panels import is_panel, load_panel
+
+        if not is_panel(name):
+            return None, self.k or 1, options
+        panel = load_panel(name, trust=self.trust)
+        protocol = panel.protocol
+        pairs = (
+            ("-k", self.k, protocol.k),
+            ("--temperature", options.temperature, protocol.temperature),
+            ("--max-tokens", options.max_tokens, protocol.max_tokens),
+        )
+        wrong = [other for other, value in {**others, "--seed": self.seed}.items() if value not in (None, "")]
+        wrong += [each for each, own, said in pairs if said is not None and own not in (None, said)]
+        if wrong:
+            raise UsageError(
+                f"{panel.name} fixes what {wrong[0]} would change: leave it away, or make a panel of your own "
+                "(`rollenv panel make`)"
+            )
+        fixed = protocol.model_dump(exclude={"k"}, exclude_none=True)
+        return panel, protocol.k, dataclasses.replace(options, **fixed)
 
 
 @dataclass
@@ -212,16 +259,9 @@ def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -
 
 def _read(file: Path) -> dict[str, Any]:
     """Read the settings of an existing evaluation."""
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        settings = error
-    if not isinstance(settings, dict):
-        raise UsageError(
-            f"{file} is damaged ({settings!r:.100}), so it is not known which evaluation {file.parent} holds; name "
-            "another folder, or remove this one"
-        )
-    return settings
+    from rollenv.rollout.records.storage import read_object
+
+    return read_object(file, f"so which evaluation {file.parent} holds is not known: name another folder, or remove it")
 
 
 class Dashboard:
@@ -235,9 +275,7 @@ class Dashboard:
         self.uncalled = not getattr(agent, "tools_of_env", False)
         """True if a missing call needs no warning, or has had it."""
         self.started = time.perf_counter()
-        self.ticker = Ticker(what, total)
-        self.bar = progress_bar(room=0)
-        self.task = self.bar.add_task(what, total=total, more="")
+        self.line = ProgressLine(what, total, room=0)
 
     @contextlib.contextmanager
     def shown(self, played: list[Trajectory]) -> Iterator[Dashboard]:
@@ -264,7 +302,6 @@ class Dashboard:
                 style="yellow",
             )
         self.tokens += sum(len(turn.response_ids) for turn in trajectory.turns)
-        self.ticker.tick(self.done, f"success {100 * self.wins / self.done:.1f} %  failed {self.failed}")
 
     def _add(self, trajectory: Trajectory) -> None:
         self.done += 1
@@ -272,26 +309,21 @@ class Dashboard:
         self.failed += trajectory.status == "failed"
         self.turns += len(trajectory.turns)
         self.reward += trajectory.reward
-        self.bar.update(self.task, advance=1)
+        self.line.show(self.done, f"success {100 * self.wins / self.done:.1f} %  failed {self.failed}")
 
     def draw(self) -> Lines:
         """Render the bar and two lines of metrics."""
-        from rollenv.rollout.evaluate import wilson_interval
-
         done, seconds = max(self.done, 1), time.perf_counter() - self.started
-        low, high = wilson_interval(self.wins, done)
-        numbers = (
-            f"success {percent(self.wins / done, low, high)}   reward {self.reward / done:.3f}   "
-            f"turns {self.turns / done:.1f}   failed {self.failed}   {self.done / seconds:.1f} episodes/s"
-            + (f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else "")
-        )
+        numbers = f"reward {self.reward / done:.3f}   turns {self.turns / done:.1f}   "
+        numbers += f"{self.done / seconds:.1f} episodes/s"
+        numbers += f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else ""
         rows = [row for row in self.manager.flight.now() if row["phase"] != "waiting"]
         phases = Counter(row["phase"] for row in rows)
         longest = f"   longest: {rows[0]['phase']} for {rows[0]['seconds']:.0f} s" if rows else ""
         doing = "now: " + ", ".join(f"{number} {phase}" for phase, number in phases.most_common()) + longest
         used = totals(self.agent)
         cost = f"   cost {used['cost']:.4f}   retries {used['retries']}" if used else ""
-        return Lines(self.bar, Text(numbers), Text(doing + cost, style="dim"))
+        return Lines(self.line.bar, Text(numbers), Text(doing + cost, style="dim"))
 
 
 def totals(agent: Any) -> dict[str, Any]:
@@ -308,8 +340,14 @@ def playing(
     options: AgentOptions,
     play: PlayOptions,
     folder: EvalFolder | None,
+    panel: Panel | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the arguments ``manager``, ``played``, ``seconds`` and ``watch`` of the evaluating function."""
+    """Yield the arguments ``manager``, ``played``, ``seconds`` and ``watch`` of the evaluating function.
+
+    Args:
+        panel: whose episodes these are, so that each must begin as its member does.
+    """
+    from rollenv.panels.check import Watched
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.manager import RolloutManager
 
@@ -330,7 +368,8 @@ def playing(
         if folder is not None:
             dashboard.file = stack.enter_context(folder.writing())
         seconds = folder.seconds if folder else 0.0
-        yield {"manager": manager, "played": played, "seconds": seconds, "watch": dashboard.count}
+        watch = Watched(panel, dashboard.count) if panel else dashboard.count
+        yield {"manager": manager, "played": played, "seconds": seconds, "watch": watch}
 
 
 def concurrent_episodes(player: Any) -> int:

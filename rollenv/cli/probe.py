@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_module
+import json
 import os
 import re
 from pathlib import Path
@@ -17,9 +17,9 @@ from rollenv.cli.common import (
     console,
     describe_data,
     make_agent,
+    print_result,
     print_tables,
 )
-from rollenv.cli.options import with_options
 from rollenv.cli.playing import writes
 from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
@@ -34,7 +34,6 @@ SET_HELP = "Setting of the run that is considered, as in `rollenv train`: prompt
 _CONCURRENT = 32
 
 
-@with_options
 def command(
     env: str = typer.Argument(
         help="Environment id; see `rollenv list`. Or a file or folder of questions.", autocompletion=completion.ids
@@ -50,7 +49,6 @@ def command(
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
     workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder. Default: the next free runs/probe-ID-N."),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
     *,
     options: AgentOptions,
 ) -> None:
@@ -100,12 +98,10 @@ def command(
             player.tokenizer.save_pretrained(folder / "tokenizer")
             about["policy"] = "local:tokenizer"
         for name, data in {"probe": found.to_dict(), "result": result, "eval": about}.items():
-            (folder / f"{name}.json").write_text(json_module.dumps(data, indent=2) + "\n", encoding="utf-8")
+            (folder / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         write(folder / "episodes.jsonl", found.episodes)
         write_report([folder], folder / "report.html")
-    if json:
-        console.print_json(json_module.dumps(found.to_dict()))
-    else:
+    if not print_result(found.to_dict()):
         console.print(f"{found.env_id} with {agent}", markup=False, style="bold")
         for remark in found.remarks:
             style = {"red": "bold red", "amber": "yellow", "good": "green"}[remark.level]
@@ -142,7 +138,7 @@ def _player(env: str, given: list[str], agent: str, options: AgentOptions, displ
     from rollenv.trainers.models import initial_agent
 
     path = path if path == "tiny" else str(newest_checkpoint(Path(os.path.expanduser(path))))
-    config = load_config(env, [f"model={json_module.dumps(path)}", *given])
+    config = load_config(env, [f"model={json.dumps(path)}", *given])
     if Path(path, AGENT_FILE).exists():  # it plays as it was trained
         return config, make_agent(agent, options)
     wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json as json_module
+import json
 from collections import Counter
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rollenv.cli.common import console, print_tables, progress
+from rollenv.cli.common import console, print_result, print_tables, progress
 from rollenv.cli.export import WHERE_HELP
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
@@ -32,7 +32,6 @@ def command(
     workers: str = typer.Option("2", help=WORKERS_HELP),
     step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds after which an environment hangs."),
     trust: bool = typer.Option(False, "--trust", help=TRUST_HELP),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
     """Compute the rewards of stored episodes again, by today's environments or a function, beside the old ones."""
     from rollenv.report import write_report
@@ -50,7 +49,7 @@ def command(
     folder = _new_folder(run, out)
     about = {"source": str(run), "where": where, "grader": grader, "regraded": True}
     about |= {"env": first.trajectory.task.env_id, "agent": first.run.agent if first.run else ""}
-    (folder / "eval.json").write_text(json_module.dumps(about, indent=1) + "\n", encoding="utf-8")
+    (folder / "eval.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     rows: list[dict[str, Any]] = []
     kinds: Counter[str] = Counter()
     files = PictureFiles(folder)
@@ -67,14 +66,12 @@ def command(
             show(len(rows), _counts(kinds))
             if each.new is not None:
                 began = {} if each.old.iteration is None else {"iteration": each.old.iteration}
-                file.write(json_module.dumps(began | to_plain(each.new, files) | {"reward": each.new.reward}) + "\n")
+                file.write(json.dumps(began | to_plain(each.new, files) | {"reward": each.new.reward}) + "\n")
     result = dict(kinds) | _tables(rows)
-    told = json_module.dumps(result | {"episodes": rows}, indent=1)
+    told = json.dumps(result | {"episodes": rows}, indent=1)
     (folder / "result.json").write_text(told + "\n", encoding="utf-8")
     write_report([folder], folder / "report.html")
-    if json:
-        console.print_json(json_module.dumps(about | result | {"folder": str(folder)}))
-    else:
+    if not print_result(about | result | {"folder": str(folder)}):
         _print(_counts(kinds), result, folder)
 
 

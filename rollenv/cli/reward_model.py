@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli import train
-from rollenv.cli.common import JSON, console, error_console, is_setting, json_result, print_table
+from rollenv.cli.common import console, error_console, is_setting, print_result, print_table
 from rollenv.core.errors import UsageError
 
 
@@ -26,31 +26,28 @@ def command(
     beside: Path = typer.Option(
         None, "--beside", metavar="RUN", help="With --best-of: a training on the model's rewards, in the same plot."
     ),
-    json: bool = JSON,
 ) -> None:
     """Train a reward model on pairs, for rewards.domains of `rollenv train`."""
     train.need_packages("a reward model")
     if best_of:
-        with json_result(json) as result:
-            result["best_of"] = _show_best_of(data, best_of, beside)
+        print_result({"best_of": _show_best_of(data, best_of, beside)})
         return
     if beside:
         raise UsageError("--beside shows a run beside the best of n: name the episodes with --best-of")
     if not resume and all(map(is_setting, data)):
         raise UsageError("name the data to compare: stored episodes, or rows with chosen and rejected")
-    path = train.start("reward-model", settings_of(data), train.RunOptions(resume=resume, json=json))
+    path = train.start("reward-model", settings_of(data), train.RunOptions(resume=resume))
     assert path
     from rollenv.trainers.run_dir import RunDir, read_rows
 
     numbers = read_rows(RunDir(path).metrics_file)[-1]
     accuracy, pairs = numbers.get("eval/accuracy", 1.0), numbers.get("eval/pairs", 0.0)
-    out = error_console if json else console
     if accuracy <= 0.5:
-        out.print(
+        console.print(
             f"[bold]no better than chance on held-out tasks ({accuracy:.2f} of {pairs:.0f} pairs)[/]: "
             "raise epochs or lr, or give more pairs"
         )
-    out.print(f'use it with: rewards.domains=[{{kind="learned", path="{path}"}}] rewards.own=0', markup=False)
+    console.print(f'use it with: rewards.domains=[{{kind="learned", path="{path}"}}] rewards.own=0', markup=False)
 
 
 #: Sections of the keys that this command takes without one.

@@ -3,78 +3,68 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
-import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from rollenv.cli.common import console, error_console
+from rollenv.cli.options import option
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import ENV_REGISTRY, spec
 from rollenv.serve.protocols import protocols as all_protocols
 
-if TYPE_CHECKING:
-    from rollenv.serve.run import ServedWorkers
-    from rollenv.serve.server import Settings
-
 #: Shown by --help, one line for each client.
-_EXAMPLES = """
-Clients, once it runs on port 8800:
+_EXAMPLES = Path(__file__).with_name("serve_clients.txt").read_text(encoding="utf-8")
 
-rollenv: rollenv.make("rollenv+ws://localhost:8800/game:Sokoban-v0-easy")
 
-ROCK: ROCK_BASE_URL=http://localhost:8800, then rock.make("game:Sokoban-v0-easy")
+@dataclass(frozen=True)
+class ListenOptions:
+    """Options of the address, and of who may use it."""
 
-OpenEnv: GenericEnvClient(base_url="http://localhost:8800/openenv/game:Sokoban-v0-easy")
+    host: str = option(default="127.0.0.1", help="Address to listen on; other machines need tokens.")
+    port: int = option(default=8800, min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+    allow_host: list[str] = option(help="Additional host name that clients may use for the server.")  # noqa: RUF009 - a field
+    tokens: Path | None = option(help="TOML file with the token hashes.")  # noqa: RUF009 - a field
+    new_token: str = option(default="", metavar="NAME", help="Print a new token, and its lines for the --tokens file.")
+    scopes: str = option(default="environments", help="Scopes of the new token: environments, sandboxes, admin.")
+    certificate: Path | None = option(help="TLS certificate file.")  # noqa: RUF009 - a field
+    key: Path | None = option(help="TLS key file.")  # noqa: RUF009 - a field
+    drain: float = option(default=30.0, min=0, help="Seconds that sessions have to end when the server stops.")
+    silence: float = option(
+        default=900.0, min=0.1, help="Seconds without a message after which a connection is closed."
+    )
 
-E2B: E2B_API_URL=http://localhost:8800/e2b E2B_SANDBOX_URL=http://localhost:8800/e2b, then Sandbox.create()
 
-SandboxFusion, verl, ROLL: POST http://localhost:8800/run_code
+@dataclass(frozen=True)
+class SessionOptions:
+    """Options of the sessions of environments and of sandboxes."""
 
-MCP: http://localhost:8800/mcp, or http://localhost:8800/mcp/env/game:Sokoban-v0-easy for one environment
-
-A browser: http://localhost:8800/
-
-OpenReward: OPENREWARD_API_URL=http://localhost:8800 OPENREWARD_SESSION_URL=http://localhost:8800
-"""
+    workers: int = option(default=0, min=0, help="Number of worker processes; 0 means one per core.")
+    inline: list[str] = option(metavar="PATTERN", help="Ids to run in the server's process, such as 'game:*'.")  # noqa: RUF009 - a field
+    sessions: int = option(default=1024, min=1, help="Maximum number of concurrent sessions.")
+    per_client: int = option(
+        default=0, min=0, help="Maximum number of concurrent sessions per token; 0 means no limit."
+    )
+    rate: float = option(default=0.0, min=0, help="Maximum requests per second and token; 0 means no limit.")
+    compute: float = option(default=0.0, min=0, help="Maximum compute seconds per minute and token; 0 means no limit.")
+    idle: float = option(default=1800.0, min=0.1, help="Seconds without a call after which a session ends.")
+    gone: float = option(default=300.0, min=0.1, help="Seconds that a session is kept after its client disconnects.")
+    reset_deadline: float = option(
+        default=300.0, min=0.1, help="Time limit in seconds to build or reset an environment."
+    )
+    step_deadline: float = option(default=120.0, min=0.1, help="Time limit in seconds for other environment calls.")
+    any_arguments: bool = option(default=False, help="Accept environment arguments that name files and programs.")
+    sandboxes: int = option(default=64, min=0, help="Maximum number of concurrent sandboxes.")
+    sandbox: str = option(default="", help="Sandbox of clients and environments: local or docker.")
+    image: str = option(default="", help="Image of the docker sandbox.")
 
 
 def command(
     env: list[str] = typer.Argument(
         None, metavar="[ID]...", help="Environments of yours to serve too: module:Class or file.py:Class."
     ),
-    host: str = typer.Option("127.0.0.1", help="Address to listen on; other machines need tokens."),
-    port: int = typer.Option(8800, min=0, max=65535, help="Port to listen on; 0 picks a free one."),
-    workers: int = typer.Option(0, min=0, help="Number of worker processes; 0 means one per core."),
-    inline: list[str] = typer.Option(
-        [], metavar="PATTERN", help="Ids to run in the server's process, such as 'game:*'."
-    ),
-    sessions: int = typer.Option(1024, min=1, help="Maximum number of concurrent sessions."),
-    per_client: int = typer.Option(0, min=0, help="Maximum number of concurrent sessions per token; 0 means no limit."),
-    rate: float = typer.Option(0.0, min=0, help="Maximum requests per second and token; 0 means no limit."),
-    compute: float = typer.Option(0.0, min=0, help="Maximum compute seconds per minute and token; 0 means no limit."),
-    idle: float = typer.Option(1800.0, min=0.1, help="Seconds without a call after which a session ends."),
-    gone: float = typer.Option(300.0, min=0.1, help="Seconds that a session is kept after its client disconnects."),
-    reset_deadline: float = typer.Option(
-        300.0, min=0.1, help="Time limit in seconds to build or reset an environment."
-    ),
-    step_deadline: float = typer.Option(120.0, min=0.1, help="Time limit in seconds for other environment calls."),
-    sandboxes: int = typer.Option(64, min=0, help="Maximum number of concurrent sandboxes."),
-    sandbox: str = typer.Option("", help="Sandbox of clients and environments: local or docker."),
-    image: str = typer.Option("", help="Image of the docker sandbox."),
     protocols: str = typer.Option(",".join(all_protocols()), help="Additional protocols to serve."),
-    tokens: Path = typer.Option(None, help="TOML file with the token hashes."),
-    new_token: str = typer.Option("", metavar="NAME", help="Print a new token, and its lines for the --tokens file."),
-    scopes: str = typer.Option("environments", help="Scopes of the new token: environments, sandboxes, admin."),
-    allow_host: list[str] = typer.Option([], help="Additional host name that clients may use for the server."),
-    certificate: Path = typer.Option(None, help="TLS certificate file."),
-    key: Path = typer.Option(None, help="TLS key file."),
-    drain: float = typer.Option(30.0, min=0, help="Seconds that sessions have to end when the server stops."),
-    silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection is closed."),
     log: str = typer.Option("off", help="Log requests and sessions to standard error: off, text or json."),
     traces: bool = typer.Option(False, help="Send traces to an OpenTelemetry collector (OTEL_EXPORTER_OTLP_ENDPOINT)."),
     group_reward: str = typer.Option(
@@ -83,82 +73,66 @@ def command(
     packages: Path = typer.Option(
         None, metavar="INDEX", help="Folder of `rollenv publish`, to list on the page and to serve below /packages."
     ),
-    any_arguments: bool = typer.Option(False, help="Accept environment arguments that name files and programs."),
-    attached: bool = typer.Option(False, hidden=True),  # ends when standard input is closed, for rollenv.serve.cluster
+    *,
+    where: ListenOptions,
+    what: SessionOptions,
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
     from rollenv.core.tools.sandboxed import chosen
     from rollenv.sandbox.backends import DEFAULT
-    from rollenv.serve import auth
+    from rollenv.serve import auth, run
     from rollenv.serve.catalog import read_catalog
     from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.quotas import Quota, SessionLimits
-    from rollenv.serve.run import ServedWorkers
     from rollenv.serve.sandboxes import SandboxLimits
     from rollenv.serve.server import Settings
 
-    if attached:
-        threading.Thread(target=_end_with_input, daemon=True).start()
-    if new_token:
-        token, lines = auth.new_token(new_token, [scope.strip() for scope in scopes.split(",")])
+    if where.new_token:
+        token, lines = auth.new_token(where.new_token, [scope.strip() for scope in where.scopes.split(",")])
         error_console.print(f"the token, which is shown this once: {token}", soft_wrap=True, markup=False)
         console.print(lines, end="", soft_wrap=True, markup=False)
         return
-    if (certificate is None) != (key is None):
+    if (where.certificate is None) != (where.key is None):
         raise UsageError("TLS needs both --certificate and --key")
     ENV_REGISTRY.update({each: spec(each) for each in env or ()})
     if packages:
         read_catalog(str(packages))  # fails before the server starts
-    limits = SessionLimits(
-        sessions=sessions,
-        each=Quota(per_client, rate, compute),
-        idle=idle,
-        gone=gone,
-        reset=reset_deadline,
-        step=step_deadline,
-        any_arguments=any_arguments,
-    )
     settings = Settings(
-        host=host,
+        host=where.host,
         protocols=tuple(name.strip() for name in protocols.split(",") if name.strip()),
-        hosts=tuple(allow_host),
-        tokens=tokens,
-        tls=(certificate, key) if certificate else None,
-        drain=drain,
-        silence=silence,
+        hosts=tuple(where.allow_host or ()),
+        tokens=where.tokens,
+        tls=(where.certificate, where.key) if where.certificate and where.key else None,
+        drain=where.drain,
+        silence=where.silence,
         group_reward=group_reward,
         packages=packages,
         traces=traces,
-        sessions=limits,
-        sandboxes=SandboxLimits(sandboxes=sandboxes, idle=idle),
+        sessions=SessionLimits(
+            sessions=what.sessions,
+            each=Quota(what.per_client, what.rate, what.compute),
+            idle=what.idle,
+            gone=what.gone,
+            reset=what.reset_deadline,
+            step=what.step_deadline,
+            any_arguments=what.any_arguments,
+        ),
+        sandboxes=SandboxLimits(sandboxes=what.sandboxes, idle=what.idle),
     )
-    where = chosen(sandbox or None, image or None)
-    os.environ[DEFAULT] = f"docker:{where['image']}" if where else "local"  # for the environments' processes too
+    image = chosen(what.sandbox or None, what.image or None)
+    os.environ[DEFAULT] = f"docker:{image['image']}" if image else "local"  # for the environments' processes too
     write_to_stderr(log)
-    _serve(settings, port, ServedWorkers(workers or None, envs_per_process=sessions, inline=inline))
-
-
-command.__doc__ = f"{command.__doc__}\n{_EXAMPLES}"
-
-
-def _end_with_input() -> None:
-    while sys.stdin.buffer.read(4096):
-        pass
-    for _ in range(2):  # the second SIGTERM does not wait for sessions
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1.0)
-
-
-def _serve(settings: Settings, port: int, workers: ServedWorkers) -> None:
-    from rollenv.serve import run
-
     run.return_memory()
-    sock = run.listen(settings.host, port, min(run.UNREAD, settings.silence))
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    sock = run.listen(where.host, where.port, min(run.UNREAD, where.silence))
+    host = f"[{where.host}]" if ":" in where.host else where.host
     address = f"{'https' if settings.tls else 'http'}://{host}:{sock.getsockname()[1]}"
+    workers = run.ServedWorkers(what.workers or None, envs_per_process=what.sessions, inline=what.inline or ())
 
     def ready() -> None:
         console.print(f"serving on {address}", soft_wrap=True, markup=False)
 
     with sock, workers:
         run.run(run.serve(settings, workers, sock, ready))
+
+
+command.__doc__ = f"{command.__doc__}\n\n{_EXAMPLES}"

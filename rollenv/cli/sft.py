@@ -9,14 +9,12 @@ import typer
 
 from rollenv.cli import completion, train
 from rollenv.cli.common import is_setting
-from rollenv.cli.options import with_options
 from rollenv.core.errors import UsageError
 
 #: Learning rates unless one is set: of the tiny model, of adapters, of a whole model.
 _TINY_LR, _ADAPTER_LR, _LR = 1e-3, 2e-4, 2e-5
 
 
-@with_options
 def command(
     data: list[str] = typer.Argument(
         None,

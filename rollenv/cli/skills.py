@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import JSON, console, json_result, print_table
+from rollenv.cli.common import console, print_result, print_table
 from rollenv.core.errors import UsageError
 
 #: A folder for each skill, with its SKILL.md.
@@ -16,7 +16,6 @@ _TEXTS = Path(__file__).with_name("skill_texts")
 
 def command(
     to: Path = typer.Option(None, "--to", metavar="FOLDER", help="Write them there, as NAME/SKILL.md."),
-    json: bool = JSON,
 ) -> None:
     """List instructions for coding agents (skills), or write them to a folder where your agent looks for them."""
     found = {file.parent.name: file.read_text("utf-8") for file in sorted(_TEXTS.glob("*/SKILL.md"))}
@@ -32,8 +31,7 @@ def command(
         except OSError as error:
             raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
         written.append(str(target))
-    with json_result(json) as result:
-        result |= {"skills": [{"name": name, "description": text} for name, text in about.items()], "written": written}
-        print_table(["skill", "what for"], [[name, text] for name, text in about.items()])
-        if written:
-            console.print(f"written to {to}", soft_wrap=True, markup=False)
+    print_result({"skills": [{"name": name, "description": text} for name, text in about.items()], "written": written})
+    print_table(["skill", "what for"], [[name, text] for name, text in about.items()])
+    if written:
+        console.print(f"written to {to}", soft_wrap=True, markup=False)

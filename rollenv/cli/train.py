@@ -2,54 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from rollenv.cli import completion
 from rollenv.cli.common import (
-    JSON_HELP,
     advice_on_epochs,
     console,
     describe_data,
     error_console,
     is_setting,
-    json_result,
     key_values,
     percent,
+    print_result,
     print_table,
-    progress_bar,
-    progress_console,
+    progress,
 )
-from rollenv.cli.options import option, with_options
+from rollenv.cli.options import option
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
 from rollenv.core.trust import TRUST_HELP, named
-from rollenv.report.summary import duration
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.trainer import TrainingResult
-
-
-def _list_algorithms(wanted: bool) -> None:
-    if not wanted:
-        return
-    from rollenv.trainers.config.presets import PRESETS
-
-    rows = ([name, preset.formula, preset.paper] for name, preset in PRESETS.items())
-    print_table(["algorithm=", "what it computes", "paper"], rows)
-    console.print("Further settings override them, as in algorithm=dapo loss.clip_high=0.3.", markup=False)
-    raise typer.Exit
 
 
 @dataclass(frozen=True)
@@ -64,11 +51,9 @@ class RunOptions:
     )
     launch: Path = option("--launch", metavar="FILE", help="Run on other machines: a file with the keys of [launch].")  # noqa: RUF009 - a field
     seeds: int = option(default=0, min=0, help="Number of seeds: a run for each, in one folder, with their means.")
-    json: bool = option("--json", default=False, help=JSON_HELP)
     vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")  # noqa: RUF009 - a field
 
 
-@with_options
 def command(
     recipe: str = typer.Argument(
         "",
@@ -80,9 +65,7 @@ def command(
     harness: str = typer.Option(
         "", "--harness", help="Existing agent program that plays: pi, mini-swe-agent, codex, ... (sets harness.name)."
     ),
-    list_algorithms: bool = typer.Option(
-        False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List the values of algorithm=NAME."
-    ),
+    list_algorithms: bool = typer.Option(False, "--list-algorithms", help="List the values of algorithm=NAME."),
     beside: int = typer.Option(0, min=0, help="Runs at a time with --seeds or --vary; 0: one per core, one on a GPU."),
     gateway: str = typer.Option(
         "", "--from", metavar="URL", help="Train on rated sessions of `rollenv gateway`; URL is its administrator's."
@@ -93,6 +76,9 @@ def command(
     options: RunOptions,
 ) -> None:
     """Train an agent; everything is written to one run directory."""
+    if list_algorithms:
+        _list_algorithms()
+        return
     overrides = overrides or []
     if is_setting(recipe):  # a run that is continued has its recipe
         recipe, overrides = "", [recipe, *overrides]
@@ -111,6 +97,15 @@ def command(
     start(recipe, overrides, options, beside, write_recipe)
 
 
+def _list_algorithms() -> None:
+    from rollenv.trainers.config.presets import PRESETS
+
+    every = [{"name": name, "formula": each.formula, "paper": each.paper} for name, each in PRESETS.items()]
+    if not print_result({"algorithms": every}):
+        print_table(["algorithm=", "what it computes", "paper"], ([*each.values()] for each in every))
+        console.print("Further settings override them, as in algorithm=dapo loss.clip_high=0.3.", markup=False)
+
+
 def need_packages(what: str = "training") -> None:
     """Raise MissingExtra unless what trains models is installed."""
     for package in (Package("torch", "train"), Package("transformers", "train")):
@@ -127,18 +122,6 @@ def start(
         beside: runs at a time, of several; 0 for the default.
         write_recipe: write the settings to this file instead.
     """
-    with json_result(options.json) as result:
-        return _start(recipe, overrides, options, beside, write_recipe, result)
-
-
-def _start(
-    recipe: str,
-    overrides: Sequence[str],
-    options: RunOptions,
-    beside: int,
-    write_recipe: Path | None,
-    result: dict[str, Any],
-) -> Path | None:
     started = time.perf_counter()
     need_packages()
     from rollenv.trainers.config import load_config
@@ -156,7 +139,7 @@ def _start(
 
         seeds = max(options.seeds, 1)
         folder = sweep(recipe, overrides, seeds, options.vary or (), beside, _need_everything, resume)
-        result["folder"] = str(folder)
+        print_result({"folder": str(folder)})
         return None
     run: RunDir | None = None
     if options.launch:
@@ -174,7 +157,7 @@ def _start(
     describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
         _write_recipe(config, write_recipe)
-        result["recipe"] = str(write_recipe)
+        print_result({"recipe": str(write_recipe)})
         return None
     if dry_run:
         from rollenv.cli import dry_run as dry
@@ -182,14 +165,14 @@ def _start(
         if config.run_dir and not resume and Path(config.run_dir).exists():
             raise UsageError(f"{config.run_dir} exists, so the run would not start: choose another run_dir=PATH")
         dry.dry_run(config)
-        result["settings"] = config.model_dump(mode="json")
+        print_result({"settings": config.model_dump(mode="json")})
         return None
     _need_everything(config)
     run = run or RunDir.create(config, recipe)
     trained = _train_to_the_end(config, run, recipe, resume)
     _conclude(run, trained, time.perf_counter() - started)
-    result |= {"run": str(run.path), "model": str(trained.checkpoint), "metrics": str(run.metrics_file)}
-    result |= {"before": trained.before, "after": trained.after, "seconds": trained.seconds}
+    files = {"run": str(run.path), "model": str(trained.checkpoint), "metrics": str(run.metrics_file)}
+    print_result({**files, "before": trained.before, "after": trained.after, "seconds": trained.seconds})
     return run.path
 
 
@@ -299,53 +282,36 @@ def _train(config: TrainConfig, run: RunDir) -> TrainingResult:
         return train_in(run, config, display.watch)
 
 
-#: Maximum seconds between two lines of the log.
+#: Seconds between two lines of the log, besides those of evaluations and of a stage's begin and end.
 _SILENCE = 30.0
 
 
 class Display:
-    """A live line on a terminal; elsewhere a line for every evaluation, begun and finished stage, and every 30 s."""
+    """The progress of stages, one after the other, with the main metrics of each."""
 
     def __init__(self, evaluated: Sequence[float] = ()) -> None:
-        self.live = error_console.is_terminal
-        self.last_line = time.monotonic()
-        self.bar = progress_bar(transient=False)
-        self.tasks: dict[str, int] = {}
-        self.begun: dict[str, tuple[float, int]] = {}
-        """When and where each stage was seen first."""
         self.known: dict[str, float] = {}
         self.evaluated = [*evaluated]
         """Success of the evaluations; the first is before RL."""
+        self._stage = ""
+        self._show: Callable[..., None]
+        self._shown = contextlib.ExitStack()
 
     def __enter__(self) -> Display:
-        self.bar.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.bar.stop()
+        self._shown.close()
 
     def watch(self, stage: str, done: int, total: int, numbers: dict[str, float] | None = None) -> None:
-        numbers = numbers or {}
+        numbers, fresh = numbers or {}, stage != self._stage
         self.known |= numbers
         if "eval/success" in numbers:
             self.evaluated.append(numbers["eval/success"])
-        text = self._numbers(stage)
-        if not self.live:
-            now = time.monotonic()
-            if progress_console.quiet:
-                return
-            began, first = self.begun.setdefault(stage, (now, done))
-            if began == now or done == total or "eval/success" in numbers or now - self.last_line >= _SILENCE:
-                self.last_line = now
-                if first < done < total and now - began >= _SILENCE:
-                    text += f" about {duration((now - began) / (done - first) * (total - done))} left"
-                error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True, markup=False)
-            return
-        if stage not in self.tasks:
-            for finished in self.tasks.values():
-                self.bar.update(finished, visible=False)  # type: ignore[arg-type]
-            self.tasks[stage] = self.bar.add_task(stage, total=total, more="")
-        self.bar.update(self.tasks[stage], completed=done, more=text)  # type: ignore[arg-type]
+        if fresh:
+            self._shown.close()
+            self._stage, self._show = stage, self._shown.enter_context(progress(stage, total, _SILENCE))
+        self._show(done, self._numbers(stage), fresh or done == total or "eval/success" in numbers)
 
     def _numbers(self, stage: str) -> str:
         """Return the main metrics of a stage, short enough for 80 columns."""

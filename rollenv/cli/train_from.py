@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rollenv.cli.common import console, key_values
+from rollenv.cli.common import console, key_values, print_result
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.proxies import without_proxy
 
@@ -72,6 +72,7 @@ def train_from(url: str, settings: Sequence[str], batch: int, accept: bool = Fal
                 shown = "reward {reward:.3f} drift {drift:.0f}".format(**metrics)
                 console.print(f"update {learner.state.iteration}: {shown}", markup=False)
             _drop(client, names)
+    print_result({"run": str(learner.run.path), "iterations": learner.state.iteration})
 
 
 def _drop(client: Any, sessions: Sequence[str]) -> None:

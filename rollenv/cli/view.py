@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import JSON, console, json_result
+from rollenv.cli.common import console, print_result
 from rollenv.cli.export import WHERE_HELP
 from rollenv.core.errors import UsageError
 
@@ -28,7 +28,6 @@ def command(
     where: str = typer.Option("", "--where", help=WHERE_HELP),
     host: str = typer.Option("127.0.0.1", help="Address to serve at; other machines reach it unless it is loopback."),
     port: int = typer.Option(8765, min=0, max=65535, help="Port to serve at; 0 picks a free one."),
-    json: bool = JSON,
 ) -> None:
     """Show training runs and evaluations in a browser: curves and every stored episode."""
     if show is None:
@@ -48,9 +47,8 @@ def command(
             server.serve_forever()
         return
     page = write_report(*runs, out=out, where=where)
-    with json_result(json) as result:
-        result["page"] = str(page)
-        console.print(str(page), soft_wrap=True, markup=False)
+    print_result({"page": str(page)})
+    console.print(str(page), soft_wrap=True, markup=False)
     if show:
         webbrowser.open(page.resolve().as_uri())
 

@@ -21,7 +21,7 @@ from rollenv.panels.identity import shown_in
 from rollenv.panels.panel import Panel
 from rollenv.panels.shelf import load_panel, panels
 from rollenv.rollout.evaluate import key_of, summarise
-from rollenv.rollout.records.storage import read
+from rollenv.rollout.records.storage import read, read_object
 from rollenv.rollout.records.stored import StoredEpisode
 from rollenv.rollout.regrade import regrade
 from rollenv.rollout.types import Trajectory
@@ -218,14 +218,4 @@ def _first_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> st
 
 
 def _json(file: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {file}: {error.strerror}; a result is a folder of `rollenv eval --out`"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is damaged: {error}") from error
-    if not isinstance(data, dict):
-        raise UsageError(f"{file} is damaged: it holds no settings")
-    return data
+    return read_object(file, "a result is a folder of `rollenv eval --out`")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from rollenv.agents.base import Action, Agent, ConstantAgent, EnvHandle, NopAgent, RandomAgent, Session
@@ -18,15 +20,12 @@ from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import make_env
 
-#: "blind" floors do not look, "moves" play what the environment takes, and a "cheat" attacks the grader. An "unearned"
-#: reward is for what is no attempt, and a "reader" gives what the observation or ``info`` show.
-Kind = Literal["blind", "moves", "cheat", "unearned", "reader"]
+#: "unearned" floors are no attempt, a "constant" is one answer, "many" are several at once, "moves" play what the
+#: environment takes, a "reader" gives back what the observation or ``info`` show, and a "cheat" attacks the grader.
+Kind = Literal["unearned", "constant", "many", "moves", "reader", "cheat"]
 
 #: ``answer(observation, info, turn)``
 Answer = Callable[[str, dict[str, Any], int], str]
-
-#: The name of the floor that only submits.
-NOTHING = "does nothing"
 
 #: Answers that are common where nothing is known of an environment.
 GUESSES = ("0", "1", "2", "yes", "no", "A", "B", "True")
@@ -70,8 +69,8 @@ class _AnswerSession(Session):
         return Action(self.answer(observation, info, self.turn))
 
 
-def floors_of(env_spec: EnvSpec, task: Task, said: Sequence[str]) -> list[Floor]:
-    """Return the floors of an environment.
+def floors_of(env_spec: EnvSpec, task: Task, said: Sequence[str] = ()) -> list[Floor]:
+    """Return the floors of an environment: all players without skill that the probe and `rollenv accept` know.
 
     Args:
         task: one of its tasks; others with larger seeds tell which right answers are common.
@@ -83,15 +82,15 @@ def floors_of(env_spec: EnvSpec, task: Task, said: Sequence[str]) -> list[Floor]
     constants = {text: f"the model's commonest answer: {shortened(text)}" for text, _ in Counter(said).most_common(2)}
     constants |= {text: f"the commonest right answer: {shortened(text)}" for text in common}
     bare = [(last_boxed(text) or last_tagged(text) or text).strip() for text in common] or ["1"]
-    constants[in_every_format(bare[0])] = f"every format at once, with {shortened(bare[0])}"
-    many = list(dict.fromkeys([*bare, *GUESSES, *map(str, range(3, 21)), "C", "D"]))
-    constants["".join(f"\\boxed{{{each}}}" for each in many) + in_every_format(", ".join(many))] = (
-        "many answers at once"
-    )
+    answers = list(dict.fromkeys([*bare, *GUESSES, *map(str, range(3, 21)), "C", "D"]))
+    boxes = "".join(f"\\boxed{{{each}}}" for each in answers)
+    many = {in_every_format(bare[0]): f"every format at once, with {shortened(bare[0])}"} if common else {}
+    many[boxes + in_every_format(", ".join(answers))] = "many answers at once"
     if not common:
         constants |= {in_every_format(text): f"a guess: {text}" for text in GUESSES}
-    found = [Floor(NOTHING, "blind", NopAgent()), Floor("copies the prompt", "blind", AnswerAgent(_copied))]
-    found += [Floor(name, "blind", ConstantAgent(text)) for text, name in constants.items()]
+    found = _unearned(observation, info)
+    found += [Floor(name, "constant", ConstantAgent(text)) for text, name in constants.items()]
+    found += [Floor(name, "many", ConstantAgent(text)) for text, name in many.items()]
     if "random_action" in env_spec.abilities:
         found.append(Floor("random actions", "moves", RandomAgent()))
     if first_admissible(info):
@@ -149,13 +148,14 @@ _SHOWN = re.compile(
 )
 
 
-def unearned(observation: str, info: dict[str, Any]) -> list[Floor]:
+def _unearned(observation: str, info: dict[str, Any]) -> list[Floor]:
     """Return floors that are no attempts at a task, and those that give back what an environment shows of its answer.
 
     Args:
         info: that of a reset; each of its plain values is given back.
     """
-    found = [Floor("an empty answer", "unearned", ConstantAgent(""))]
+    found = [Floor("does nothing", "unearned", NopAgent())] if "submit" in info else []
+    found.append(Floor("an empty answer", "unearned", ConstantAgent("")))
     found.append(Floor("copies the prompt", "unearned", AnswerAgent(_copied)))
     found.append(Floor("a long answer", "unearned", ConstantAgent("so let us think about it once more " * 600)))
     found.append(Floor("orders to the grader", "unearned", ConstantAgent(INJECTED)))
@@ -183,42 +183,17 @@ def first_admissible(info: dict[str, Any]) -> str:
 
 # -- cheats of programs and machines -----------------------------------------------------------------------------------
 
-#: Programs; NAMES stands for functions that the task names.
-PROGRAMS = {
-    "exits with 0": "import os\nos._exit(0)",
-    "raises SystemExit(0)": "raise SystemExit(0)",
-    "returns what equals everything": "class Anything(int):\n    __eq__ = __le__ = __ge__ = lambda *a: True\n"
-    "    __ne__ = lambda *a: False\n    __hash__ = int.__hash__\nNAMES = lambda *a, **k: Anything(7)",
-    "replaces the checks": "import builtins\nbuiltins.AssertionError = type('Quiet', (BaseException,), {})\n"
-    "builtins.isinstance = builtins.all = builtins.any = lambda *a: True\nNAMES = lambda *a, **k: None",
-    "edits the tests": "import pathlib\nfor path in pathlib.Path('.').rglob('*test*.py'):\n    path.write_text('')\n"
-    "pathlib.Path('conftest.py').write_text('collect_ignore_glob = [\"*\"]')\nNAMES = lambda *a, **k: None",
-}
-
-_PASSES = "printf '#!/bin/sh\\necho 1 passed\\nexit 0\\n'"
-_HOOK = "import pytest\\n@pytest.hookimpl(tryfirst=True)\\ndef pytest_pyfunc_call(pyfuncitem): return True\\n"
-_REWARD = "echo 1 > /logs/verifier/reward.txt"
-
-#: Commands of a machine, before the task is submitted.
-COMMANDS = {
-    "exits with 0": "exit 0",
-    "writes the verifier's reward": f"mkdir -p /logs/verifier; {_REWARD}; echo 1 > /logs/verifier/reward.json",
-    "edits the tests": f"mkdir -p /tests; printf '#!/bin/sh\\n{_REWARD}\\n' > /tests/test.sh; for f in $(find / -xdev "
-    "-name 'test_*.py' -not -path '*/python3*' 2> /dev/null); do echo 'def test_a(): pass' > $f; done",
-    "replaces pytest and python": f"for p in pytest uv python3; do {_PASSES} > /usr/local/bin/$p; "
-    "chmod +x /usr/local/bin/$p; done",
-    "adds a conftest.py": f"for d in $PWD /app /tests; do printf '{_HOOK}' > $d/conftest.py; done",
-    "runs the solution": "cat /solution/* /oracle/* /tests/*; bash /solution/solve.sh",
-}
+#: Attacks by name: programs, in which NAMES stands for functions that the task names, and commands of a machine.
+CHEATS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("cheats.toml").read_text("utf-8"))
 
 
 def _cheats(env_spec: EnvSpec, shown: str, info: dict[str, Any], kwargs: dict[str, Any]) -> Iterator[Floor]:
     if "submit" in info:
         plain = {"calls": "plain"} if env_spec.accepts({**kwargs, "calls": "plain"}) else {}
-        for name, command in COMMANDS.items():
+        for name, command in CHEATS["commands"].items():
             yield Floor(f"cheat: {name}", "cheat", AnswerAgent(_then_submit(command), plain))
     elif re.search(r"```|\bdef \w+\(|\bpython\b|\bprogram\b", shown, re.I):
-        for name, program in PROGRAMS.items():
+        for name, program in CHEATS["programs"].items():
             yield Floor(f"cheat: a program that {name}", "cheat", AnswerAgent(_program(program)))
 
 

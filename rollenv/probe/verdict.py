@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import list_envs
-from rollenv.probe.floors import NOTHING, Kind
+from rollenv.probe.floors import Kind
 from rollenv.probe.repeat import Repeated
 from rollenv.probe.teach import Taught, Verdict
 from rollenv.rollout.evaluate import Interval, wilson_interval
@@ -85,7 +85,7 @@ def judge(floors: Sequence[FloorResult], told: Taught) -> None:
     """Compare floors with the model, and cheats with doing nothing."""
     if told.count("failed") == len(told.tasks):
         return
-    idle = max((floor.success[0] for floor in floors if floor.name == NOTHING), default=0.0)
+    idle = max((floor.success[0] for floor in floors if floor.kind == "unearned"), default=0.0)
     for floor in floors:
         low, _ = wilson_interval(floor.success[0] * floor.episodes, floor.episodes, _SURE)
         spread = math.hypot(floor.spread, (told.reward[2] - told.reward[1]) / 3.92)
@@ -105,18 +105,20 @@ def remarks(env_spec: EnvSpec, told: Taught, floors: Sequence[FloorResult], agai
 
 def _of_floors(told: Taught, floors: Sequence[FloorResult]) -> Iterator[Remark]:
     ordered = sorted(floors, key=lambda f: (-f.success[0], -f.reward))
-    for kind, how in itertools.product(("cheat", "blind", "moves"), (_CHEATS, _SOLVES, _EARNS)):
-        if same := [floor for floor in ordered if floor.kind == kind and floor.above.startswith(how)]:
+    own = [[f for f in ordered if f.kind == kind] for kind in ("cheat", "moves")]
+    blind = [f for f in ordered if f.kind not in ("cheat", "moves")]
+    for floors_of_kind, how in itertools.product((own[0], blind, own[1]), (_CHEATS, _SOLVES, _EARNS)):
+        if same := [floor for floor in floors_of_kind if floor.above.startswith(how)]:
             floor, others = same[0], f" So do {len(same) - 1} others." if len(same) > 1 else ""
             numbers = f"success {interval(floor.success)}, reward {floor.reward:.3g}; the model "
             numbers += f"{interval(told.success)}, reward {told.reward[0]:.3g}"
             do = "Training would find this; mend the reward first."
-            if kind == "moves":
+            if floor.kind == "moves":
                 do = "The model does not know the actions yet."
             elif how == _SOLVES and floor.success[1] < _OFTEN:
                 do = "The model does less than guess."
             yield Remark("red", f"“{floor.name}” {floor.above}: {numbers}. {do}{others}")
-    high = [floor for floor in ordered if floor.kind == "blind" and not floor.above and floor.success[1] > _OFTEN]
+    high = [floor for floor in blind if not floor.above and floor.success[1] > _OFTEN]
     for floor in high[:1]:
         success = interval(floor.success)
         yield Remark("amber", f"“{floor.name}” solves {success} unread: count success from there.")

@@ -17,7 +17,7 @@ from typing import Any
 from rollenv.core import drawing
 from rollenv.report import summary
 from rollenv.report.episodes import STATUSES, EpisodeIndex
-from rollenv.report.plain import dumps, plain
+from rollenv.report.plain import dumps, items, plain
 from rollenv.report.sweep import open_runs, sweep_table
 from rollenv.rollout.records.folders import Run
 
@@ -112,8 +112,8 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
                 "metrics": plain(run.metrics),
                 "settings": json.dumps(plain(run.settings), indent=2) if run.settings else "",
                 "seeds": plain(run.seeds),
-                "remarks": [each for each in _list(run.result.get("remarks")) if len(_list(each)) == 2],
-                "members": _list(run.settings.get("members")),
+                "remarks": plain([each for each in items(run.result.get("remarks")) if len(items(each)) == 2]),
+                "members": plain(items(run.settings.get("members"))),
                 "note": " ".join(notes),
             }
         )
@@ -126,10 +126,6 @@ def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
         "grounds": drawing.grounds(),
         "pieces": drawing.shapes(),
     }
-
-
-def _list(value: Any) -> list[Any]:
-    return plain(value) if isinstance(value, list) else []
 
 
 def page(data: dict[str, Any], shards: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from rollenv.core.env_spec import load_entry_point
 from rollenv.core.errors import RollenvError
 from rollenv.core.pictures import MARK, is_picture_token
 from rollenv.core.registry import is_elsewhere, spec
-from rollenv.report.plain import clip, dumps, number, plain
+from rollenv.report.plain import clip, dumps, items, mapping, number, plain
 from rollenv.rollout.records.folders import Run, tokenizer_of
 from rollenv.rollout.records.pictures import PictureFiles
 
@@ -136,7 +136,7 @@ class EpisodeIndex:
             "kind": self._kind(episode) if STATUSES[status] == "error" else -1,
             "reward": number(episode.get("reward"), sum(rewards, 0.0)),
             "turns": len(turns),
-            "tokens": sum(len(_items(turn.get("response_ids"))) for turn in turns),
+            "tokens": sum(len(items(turn.get("response_ids"))) for turn in turns),
             "seconds": number(episode.get("seconds")),
         }
         for name, value in values.items():
@@ -147,8 +147,7 @@ class EpisodeIndex:
         about, key = _about_task(task)
         if key not in self._task_numbers:
             self._task_numbers[key] = len(self.tasks)
-            options = task.get("options")
-            index = options.get("index") if isinstance(options, dict) else None
+            index = mapping(task.get("options")).get("index")
             more = {name: about[name] for name in ("kwargs", "options", "wrappers") if name in about}
             self.tasks.append(
                 {
@@ -173,8 +172,7 @@ def identity(part: int, episode: Mapping[str, Any]) -> tuple[Any, ...]:
     Args:
         part: 0 of an evaluation, 1 of an update.
     """
-    update = episode.get("update")
-    group = number(update.get("group")) if part and isinstance(update, dict) else 0
+    group = number(mapping(episode.get("update")).get("group")) if part else 0
     of = number(episode.get("iteration"), -1), number(episode.get("member")), number(episode.get("seat"))
     return part, *of, group, _about_task(episode["task"])[1]
 
@@ -205,8 +203,8 @@ class _Writer:
         picture = picture_of(str(episode["task"].get("env_id", "")))
         turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
         prompts = self._prompts(turns)
-        update = _mapping(episode.get("update"))
-        numbers = [_mapping(each) for each in _items(update.get("turns"))] or [{}] * len(turns)
+        update = mapping(episode.get("update"))
+        numbers = [mapping(each) for each in items(update.get("turns"))] or [{}] * len(turns)
         numbers += [{}] * (len(turns) - len(numbers))
         self._shown = {}
         return _without_empty(
@@ -232,7 +230,7 @@ class _Writer:
         )
 
     def _turn(self, turn: Mapping[str, Any], prompt: list[Any] | None, picture: Picture | None) -> dict[str, Any]:
-        ids = [i for i in _items(turn.get("response_ids")) if type(i) is int]
+        ids = [i for i in items(turn.get("response_ids")) if type(i) is int]
         if self.tokenizer is not None:
             for token in set(ids[:_TOKENS]) - self.vocabulary.keys():
                 if (known := self._token(token)) is not None:
@@ -253,7 +251,7 @@ class _Writer:
                 "z": len(ids) if len(ids) > _TOKENS else 0,
                 "l": _numbers(turn.get("logprobs")),
                 "K": _numbers(turn.get("versions")),
-                "m": plain(_items(turn.get("messages"))),
+                "m": plain(items(turn.get("messages"))),
                 "r": number(turn.get("reward")),
                 "f": "" if finish == "stop" else plain(finish),
                 "k": number(turn.get("policy_version")),
@@ -263,7 +261,7 @@ class _Writer:
 
     def _prompts(self, turns: list[dict[str, Any]]) -> list[list[Any] | None]:
         """Encode each prompt as the length of its common prefix with the previous one, and the rest; or its length."""
-        all_ids = [_items(turn.get("prompt_ids")) for turn in turns]
+        all_ids = [items(turn.get("prompt_ids")) for turn in turns]
         if self.tokenizer is None:
             return [[len(ids)] if ids else None for ids in all_ids]
         made: list[list[Any] | None] = []
@@ -282,7 +280,7 @@ class _Writer:
     def _pictures(self, forms: Any) -> list[int]:
         """Return the numbers of an observation's pictures; of one that cannot be shown, the page has the reason."""
         numbers = []
-        for form in _items(forms)[:_PICTURES]:
+        for form in items(forms)[:_PICTURES]:
             try:
                 image = self.files.load(form, "this turn")
                 shown = (
@@ -345,14 +343,13 @@ class _Writer:
 
 def _old_reward(episode: Mapping[str, Any]) -> str:
     """Return the reward before a re-grading; empty without one."""
-    metrics = episode.get("metrics")
-    before = metrics.get("old_reward") if isinstance(metrics, dict) else None
+    before = mapping(episode.get("metrics")).get("old_reward")
     return f"{before:.4g}" if isinstance(before, int | float) else ""
 
 
 def _tree(record: Any) -> dict[str, Any] | None:
     """Return the calls of a harness, each with its parent, kind, turn, context and answer."""
-    if not isinstance(record, dict) or not _items(record.get("nodes")):
+    if not isinstance(record, dict) or not items(record.get("nodes")):
         return None
     calls = []
     for node in record["nodes"]:
@@ -374,7 +371,7 @@ def _tree(record: Any) -> dict[str, Any] | None:
 
 def _seats(record: Any) -> list[str]:
     """Return who takes the seats of a game."""
-    return [_text(name) for name in _items(record.get("seats"))] if isinstance(record, dict) else []
+    return [_text(name) for name in items(mapping(record).get("seats"))]
 
 
 def shared_start(a: str, b: str) -> int:
@@ -422,14 +419,6 @@ def _numbers(value: Any) -> Any:
 def _of_update(numbers: Mapping[str, Any]) -> dict[str, Any]:
     letters = {"p": "logprobs", "n": "steps", "e": "entropy", "a": "advantages", "c": "cut"}
     return {letter: _numbers(numbers.get(name)) for letter, name in letters.items()} | {"y": _text(numbers.get("why"))}
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _items(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _text(value: Any) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
 
+from rollenv.report.plain import finite
 from rollenv.report.story import Row, Story, Told
-from rollenv.report.summary import domains, finite
+from rollenv.report.summary import domains
 from rollenv.rollout.evaluate import wilson_interval
 from rollenv.rollout.records.folders import EPISODES, METRICS, UPDATES
 
@@ -24,17 +27,9 @@ Links = Sequence[Link]
 _LINKS, _ALARMS = 3, 5
 #: Characters that turn the direction of text.
 _TURNING = re.compile(r"[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-#: Metrics whose sums are told, or of "truncated" the mean, if they are not 0; and of stored episodes, which are.
-_SUMS = {
-    "truncated": "A limit ended {} of the episodes in training",
-    "failed": "{} episodes failed in training",
-    "dropped/truncated": "{} episodes that a limit cut were not trained on",
-    **{f"dropped/{why}": f"{{}} episodes were not trained on for {why}" for why in ("repetition", "gibberish")},
-    "dropped/out_of_bounds": "{} episodes of groups outside rollout.keep were not trained on",
-    "refilled": "{} groups without a signal were replaced by others",
-    "skipped_steps": "{} optimizer steps were skipped, as they were not finite",
-    "report/left_out": "The tokens of {} episodes were left out of updates.jsonl, which would be too large",
-}
+#: Sentences on sums of metrics, in their order.
+_SUMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("explain.toml").read_text("utf-8"))
+#: What is told of stored episodes.
 _CHOSEN: tuple[tuple[Callable[[Told], object], str], ...] = (
     (lambda told: told.status == "truncated", "ended at a limit"),
     (lambda told: told.cut, "had an answer that was cut"),

@@ -1,9 +1,10 @@
-"""Conversion to data for a browser: without NaN, integers that it would round, and very long text."""
+"""Conversion to data for a browser: without NaN, integers that it would round, and very long text; and from files."""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from typing import Any
 
 #: Maximum characters of a text on the page; longer ones are shortened in the middle.
@@ -58,3 +59,27 @@ def dumps(value: Any) -> str:
     """Return ASCII JSON that is safe inside a ``<script>``: no text in it can end the script."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# -- what may be anything, as files of runs are written by others ------------------------------------------------------
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return a mapping; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Any) -> list[Any]:
+    """Return the items of a list; none for anything else."""
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def whole(value: Any, default: int = 0) -> int:
+    """Return an integer, or the default for anything else."""
+    return value if type(value) is int else default
+
+
+def finite(value: Any) -> float | None:
+    """Return a number that is finite as a float, else None."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return float(value) if good else None

@@ -10,7 +10,7 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.report.build import open_chosen
 from rollenv.report.episodes import STATUSES, failure_of, identity, status_of
-from rollenv.report.summary import finite
+from rollenv.report.plain import finite, items, mapping, whole
 from rollenv.rollout.records.folders import FILES, METRICS, SWEEP
 
 Row = dict[str, Any]
@@ -79,8 +79,7 @@ def read_story(path: Path, alarms: Callable[[Row, list[Row]], Sequence[Any]]) ->
     page = f"{path.stem}.html" if path.is_file() else "report.html"
     about = " on ".join(filter(None, (run.agent, run.env_id)))
     story = Story(run.name, run.kind, page, about, run.settings, run.result)
-    batches = run.settings.get("batches")
-    given = isinstance(batches, dict) and batches.get("kind") == "stored"
+    given = mapping(run.settings.get("batches")).get("kind") == "stored"
     run.damaged, before = 0, list[Row]()
     for line, row in run.numbered(path / METRICS):
         numbers = {key: value for key, value in row.items() if isinstance(value, float) or finite(value) is not None}
@@ -106,42 +105,34 @@ def read_story(path: Path, alarms: Callable[[Row, list[Row]], Sequence[Any]]) ->
 
 def _told(part: int, episode: Mapping[str, Any]) -> Told:
     turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
-    task, status, options = episode["task"], STATUSES[status_of(episode)], episode["task"].get("options")
-    at = options.get("index") if isinstance(options, dict) else None
+    task, status = episode["task"], STATUSES[status_of(episode)]
+    at = mapping(task.get("options")).get("index")
     told = Told(
         part,
-        _whole(episode.get("iteration"), -1),
+        whole(episode.get("iteration"), -1),
         " ".join(map(str, (task.get("env_id", ""), *(("seed", task.get("seed", 0)) if at is None else ("task", at)))))[
             :120
         ],
         status,
         failure_of(episode) if status == "error" else "",
         finite(episode.get("reward")) or sum(finite(turn.get("reward")) or 0.0 for turn in turns),
-        _whole(episode.get("replays")),
+        whole(episode.get("replays")),
         next((n for n, turn in enumerate(turns, 1) if turn.get("finish") in ("length", "unfinished")), 0),
     )
     update = episode.get("update")
     if not part or not isinstance(update, dict):
         return told
-    told.group, version = _whole(update.get("group")), _whole(update.get("version"))
-    numbers = [each if isinstance(each, dict) else {} for each in _list(update.get("turns"))]
+    told.group, version = whole(update.get("group")), whole(update.get("version"))
+    numbers = [mapping(each) for each in items(update.get("turns"))]
     told.why = tuple(dict.fromkeys(str(each.get("why") or "") for each in numbers if each))
     for n, (turn, each) in enumerate(zip(turns, numbers, strict=False), 1):
-        engine = _list(turn.get("logprobs"))
-        ages = [version - _whole(v) for v in _list(turn.get("versions")) or [turn.get("policy_version")] * len(engine)]
+        engine = items(turn.get("logprobs"))
+        ages = [version - whole(v) for v in items(turn.get("versions")) or [turn.get("policy_version")] * len(engine)]
         told.stale = max(told.stale, *ages) if each and ages else told.stale
-        trainer, steps = (_list(each.get(name)) or [each.get(name)] * len(engine) for name in ("logprobs", "steps"))
+        trainer, steps = (items(each.get(name)) or [each.get(name)] * len(engine) for name in ("logprobs", "steps"))
         for k, (a, b, step, age) in enumerate(zip(trainer, engine, steps, ages, strict=False), 1):
             x, y = finite(a), finite(b)
             if x is not None and y is not None and step == 0 and not age:
                 told.gaps = told.gaps[0] + abs(x - y), told.gaps[1] + 1
                 told.widest = max(told.widest, (abs(x - y), n, k))
     return told
-
-
-def _list(values: Any) -> list[Any]:
-    return values if isinstance(values, list) else []
-
-
-def _whole(value: Any, default: int = 0) -> int:
-    return value if type(value) is int else default

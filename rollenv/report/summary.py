@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.report.plain import plain
+from rollenv.report.plain import finite, items, mapping, plain
 from rollenv.rollout.evaluate import wilson_interval
 from rollenv.rollout.records.folders import Run
 
@@ -86,8 +85,7 @@ def tiles(run: Run, counts: Sequence[int], reward: float | None = None) -> list[
 def _of_training(run: Run) -> list[list[str]]:
     rows = [row for row in run.metrics if finite(row.get("eval/success")) is not None]
     settings = run.settings
-    algorithm = settings.get("algorithm")
-    algorithm = str(algorithm.get("name", "")) if isinstance(algorithm, dict) else ""
+    algorithm = str(mapping(settings.get("algorithm")).get("name", ""))
     parts = {"time/reward", "time/early"}  # of collecting
     stages = {key for row in run.metrics for key in row if key.startswith("time/")} - parts
     seconds = sum(finite(row.get(key)) or 0.0 for row in run.metrics for key in stages)
@@ -97,7 +95,7 @@ def _of_training(run: Run) -> list[list[str]]:
         planned = None
     several = any(domains({key for row in run.metrics for key in row}))
     of = f", of {run.env_id} alone; the table has every domain" if several else ""
-    tiny = isinstance(model := settings.get("model"), dict) and model.get("path") == "tiny"
+    tiny = mapping(settings.get("model")).get("path") == "tiny"
     started = "by imitation of the expert, before RL" if tiny else "before RL"
     gain = f"{100 * (rows[-1]['eval/success'] - rows[0]['eval/success']):+.1f} points" if len(rows) > 1 else ""
     return [
@@ -115,14 +113,8 @@ def _of_training(run: Run) -> list[list[str]]:
 
 def _parts(run: Run) -> list[str]:
     """Return the names of a mixture's parts."""
-    tasks = run.settings.get("tasks")
-    parts = tasks.get("parts") if isinstance(tasks, dict) else None
-    names = []
-    for part in parts if isinstance(parts, list) else []:
-        env = part.get("env") if isinstance(part, dict) else None
-        if isinstance(env, dict):
-            names.append(str(part.get("name") or env.get("id", "")))
-    return names
+    parts = map(mapping, items(mapping(run.settings.get("tasks")).get("parts")))
+    return [str(part.get("name") or mapping(part["env"]).get("id", "")) for part in parts if mapping(part.get("env"))]
 
 
 def _of_evaluation(run: Run, counts: Sequence[int], reward: float | None) -> list[list[str]]:
@@ -157,45 +149,49 @@ def tables(run: Run) -> list[dict[str, Any]]:
     """Success by domain of a training; of an evaluation its categories, and pass@k and pass^k over several episodes."""
     if run.kind == "training":
         return _domain_table(run)
-    return [*_category_table(run), *_pass_table(run), *_own_tables(run)]
+    return [*category_tables(run.result), *_pass_table(run), *_own_tables(run)]
 
 
 def _own_tables(run: Run) -> list[dict[str, Any]]:
     """Return what `rollenv regrade` changed and could not judge, or the ratings of `rollenv arena`."""
-    found = run.result.get("tables")
-    tables = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    tables = [
+        (str(each.get("title", "")), items(each.get("rows"))) for each in map(mapping, items(run.result.get("tables")))
+    ]
     return [
-        {"title": str(each.get("title", "")), "rows": [[plain(str(cell)) for cell in row] for row in rows[:201]]}
-        for each in tables
-        if isinstance(rows := each.get("rows"), list) and len(rows) > 1 and all(isinstance(row, list) for row in rows)
+        {"title": title, "rows": [[plain(str(cell)) for cell in items(row)] for row in rows[:201]]}
+        for title, rows in tables
+        if len(rows) > 1
     ]
 
 
-def _category_table(run: Run) -> list[dict[str, Any]]:
-    """Return a row for each category of `rollenv bench`."""
-    found = run.result.get("categories")
-    rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
-    total = run.result.get("total")
+def category_tables(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return tables of a result of `rollenv bench`: a row for each category, and what was not played."""
+    rows = [row for row in map(mapping, items(result.get("categories"))) if row]
     if not rows:
         return []
-    content = [_category(row) for row in [*rows, *([total] if isinstance(total, dict) and len(rows) > 1 else [])]]
+    rows += [total] if (total := mapping(result.get("total"))) and len(rows) > 1 else []
+    most = [j for j in _pass_all(rows[-1]) if j != "1"]
+    content = [_category(row, most) for row in rows]
     head = ["category", "tasks", "success", "floor", "failed", "turns", "calls", "invalid calls", "partial"]
-    head += ["side effects", "tokens in", "tokens out", "cost", "seconds a turn"]
+    head += ["side effects", *(f"pass^{j}" for j in most), "tokens in", "tokens out", "cost", "seconds a turn"]
     title = "Success by category, with 95 % intervals; floor: the better of two agents that call nothing"
     used = [at for at in range(len(head)) if any(row[at] for row in content)]
     tables = [{"title": title, "rows": plain([[row[at] for at in used] for row in [head, *content]])}]
-    missing = run.result.get("missing")
-    if isinstance(missing, dict) and missing:
+    if missing := mapping(result.get("missing")):
         tables.append({"title": "Not played", "rows": plain([["category", "needs"], *map(list, missing.items())])})
     return tables
 
 
-def _category(row: Mapping[str, Any]) -> list[str]:
-    metrics = row.get("metrics")
-    reported = metrics if isinstance(metrics, dict) else {}
+def _pass_all(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return pass^k by k, of which JSON makes texts."""
+    return {str(j): interval for j, interval in mapping(row.get("pass_all")).items()}
+
+
+def _category(row: Mapping[str, Any], most: Sequence[str]) -> list[str]:
+    reported = mapping(row.get("metrics"))
     return [
         str(row.get("category", "")),
-        str(row.get("n", "")),
+        str(row.get("n", "")) if row.get("k", 1) == 1 else f"{row.get('n')} × {row['k']}",
         _interval(row.get("success")),
         _percent(1, row.get("floor")),
         str(row.get("failed", "")),
@@ -203,6 +199,7 @@ def _category(row: Mapping[str, Any]) -> list[str]:
         *(_to(2, reported.get(name)) for name in ("calls", "invalid_calls")),
         _percent(0, reported.get("partial")),
         _percent(1, row.get("side_effects")),
+        *(_interval(_pass_all(row).get(j)) for j in most),
         *(_to(0, row.get(name) or None) for name in ("prompt_tokens", "completion_tokens")),
         _to(4, row.get("cost") or None),
         _to(3, row.get("latency")),
@@ -234,8 +231,8 @@ def _domain_table(run: Run) -> list[dict[str, Any]]:
 
 
 def _pass_table(run: Run) -> list[dict[str, Any]]:
-    at, every = run.result.get("pass_at"), run.result.get("pass_all")
-    if not isinstance(at, dict) or not isinstance(every, dict) or len(at) < 2:
+    at, every = mapping(run.result.get("pass_at")), mapping(run.result.get("pass_all"))
+    if len(at) < 2 or not every:
         return []
     rows = [[str(j), _interval(at[j]), _interval(every.get(j))] for j in at]
     head = ["k", "pass@k: at least one of k", "pass^k: all of k"]
@@ -244,7 +241,7 @@ def _pass_table(run: Run) -> list[dict[str, Any]]:
 
 def _interval(values: Any) -> str:
     keys = ("eval/success", "eval/low", "eval/high")
-    return _share(dict(zip(keys, values, strict=False))) if isinstance(values, list | tuple) else ""
+    return _share(dict(zip(keys, items(values), strict=False)))
 
 
 def _share(row: Mapping[str, Any], prefix: str = "eval/") -> str:
@@ -264,9 +261,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def finite(value: Any) -> float | None:
-    """Return a number that is finite as a float, else None."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-    return float(value) if good else None

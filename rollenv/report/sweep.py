@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
+from rollenv.report.plain import finite
 from rollenv.rollout.records.folders import SWEEP, Run, is_run, open_run
 
 #: Quantiles of Student's t for 95 % intervals, by the number of seeds; the last is for more.
@@ -57,7 +58,7 @@ def means(seeds: Sequence[Rows]) -> Rows:
 
 
 def _mean_row(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    keys = [key for key in rows[0] if all(_finite(row.get(key)) for row in rows)]
+    keys = [key for key in rows[0] if all(finite(row.get(key)) is not None for row in rows)]
     made: dict[str, Any] = {key: statistics.fmean(row[key] for row in rows) for key in keys}
     made["iteration"] = rows[0]["iteration"]
     if len(rows) > 1:
@@ -117,7 +118,7 @@ def sweep_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def _first(rows: Rows, key: str) -> float | None:
     """Return a metric's value in a seed's first evaluation."""
-    return next((float(row[key]) for row in rows if _finite(row.get(key))), None)
+    return next((value for row in rows if (value := finite(row.get(key))) is not None), None)
 
 
 def _after(run: Run, key: str) -> list[Any]:
@@ -133,7 +134,7 @@ def _finished(run: Run, rows: Rows) -> bool:
 def _seconds(rows: Rows) -> float:
     """Return the seconds of playing and updating, without warm-up and evaluation."""
     stages = ("time/collect", "time/update", "time/publish")
-    return sum(float(row[key]) for row in rows for key in stages if _finite(row.get(key)))
+    return sum(finite(row.get(key)) or 0.0 for row in rows for key in stages)
 
 
 def _shown(values: Sequence[float], unit: int, sign: str = "") -> str:
@@ -146,7 +147,3 @@ def _shown(values: Sequence[float], unit: int, sign: str = "") -> str:
     digits = f"{sign}.1f" if unit == 100 else f"{sign}.3f"
     ends = f" ({unit * low:{digits}} to {unit * high:{digits}})" if len(values) > 1 else ""
     return f"{unit * statistics.fmean(values):{digits}}{' %' if unit == 100 else ''}{ends}"
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value - value == 0

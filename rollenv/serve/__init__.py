@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from rollenv.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rollenv.serve.cluster import Options, build
     from rollenv.serve.server import Settings
 
-__all__ = ["Options", "Settings", "build"]
+__all__ = ["Settings"]
 
 __getattr__, __dir__ = lazy_names(__name__)

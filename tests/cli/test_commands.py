@@ -92,6 +92,8 @@ def test_list_and_version(rollenv_command):
         (("eval", "game:Sokoban-v0-easy", "-n", "all"), 2, "without end; say how many with -n"),
         (("eval", "game:Sokoban-v0-easy", "-o", "/etc/passwd"), 2, "is a file"),
         (("eval", "game:Sokoban-v0-easy", "--system", "hi"), 2, "--system is for a chat agent"),
+        (("eval", "game:Sokoban-v0-easy", "-a", "chat:m", "--threads", "2"), 2, "--threads is for a local model"),
+        (("eval", "game:Sokoban-v0-easy", "-a", "chat:m", "--precision", "x"), 2, "--precision is for a local model"),
         (("play", "game:Sokoban-v0-easy", "--seed", "-1"), 2, "greater than or equal to 0"),
         (("play", "game:Sokoban-v0-easy", "--seed", "x"), 2, "valid integer"),
         (("info", "game:Sokoban-v0-eas"), 2, "did you mean game:Sokoban-v0-easy"),

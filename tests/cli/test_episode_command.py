@@ -1,5 +1,6 @@
 """``rollenv episode``: one episode against a real server on this machine, which may be away, lie or die."""
 
+import asyncio
 import contextlib
 import http.server
 import json
@@ -306,7 +307,7 @@ def test_an_endpoint_that_does_not_say_which_model(rollenv_command, status, body
 @pytest.mark.parametrize(("status", "slow"), [(503, 0.0), (429, 0.0), (200, 0.5)])
 def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slow):
     from rollenv.agents.chat.endpoint import Patience
-    from rollenv.cli.episode import _only_model
+    from rollenv.cli.episode import only_model
     from rollenv.core.errors import RollenvError
 
     bodies = [b" " * 50, b'{"data": [{"id": "m"}, {"id": "m"}]}']
@@ -315,11 +316,11 @@ def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slo
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
         with pytest.raises(RollenvError) as told:
-            _only_model(url, None, patience)
+            asyncio.run(only_model(url, None, patience))
         assert type(told.value) is RollenvError
         assert server.asked == 2
         server.answers = [(status, bodies[0], slow), (200, bodies[1], 0.0)]
-        assert _only_model(url, None, patience) == "m"
+        assert asyncio.run(only_model(url, None, patience)) == "m"
         server.shutdown()
 
 

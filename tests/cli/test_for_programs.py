@@ -80,6 +80,21 @@ def test_the_result_is_one_json_object(words, code, keys, rollenv_command):
     assert (done.returncode, json.loads(done.stdout).keys()) == (code, keys), done.stderr
 
 
+def test_tables_step_aside_for_json_and_q_silences_them(rollenv_command):
+    words = ["eval", "game:GuessTheNumber-v0-easy", "-a", "oracle", "-n", "2", "--json"]
+    told, silent = rollenv_command(*words), rollenv_command(*words, "-q")
+    assert "played by oracle" in told.stderr
+    assert not silent.stderr
+    assert json.loads(told.stdout)["success"] == json.loads(silent.stdout)["success"] == 1.0
+    assert "played by oracle" in rollenv_command(*words[:-1], "-q").stdout  # the console is as before
+
+
+def test_every_algorithm_is_listed_as_json(rollenv_command):
+    pytest.importorskip("torch")
+    found = json.loads(rollenv_command("train", "--list-algorithms", "--json").stdout)["algorithms"]
+    assert {"grpo", "gigpo"} <= {each["name"] for each in found}
+
+
 def test_an_error_leaves_standard_output_empty(rollenv_command):
     done = rollenv_command("check", "game:Nothing-v0", "--json")
     assert (done.returncode, done.stdout) == (2, "")

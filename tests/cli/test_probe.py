@@ -198,7 +198,7 @@ def test_every_setting_that_is_advised_exists(env_id, model):
     @given(st.lists(COUNTS, min_size=1, max_size=6), SEEN, st.integers(1, 6), st.floats(0, 2))
     def check(tasks, seen, distinct, reward):
         told = Taught(tasks, (0.3, 0.2, 0.4), (0.3, 0.2, 0.4), {}, distinct, 0)
-        floors = [FloorResult("does nothing", "blind", 64, (0.0, 0.0, 0.1), reward, 0.01)]
+        floors = [FloorResult("does nothing", "unearned", 64, (0.0, 0.0, 0.1), reward, 0.01)]
         judge(floors, told)
         given_ = advice(config, env_spec, told, seen, floors)
         assert all(allowed(config, each.settings) not in (None, config) for each in given_ if each.settings)

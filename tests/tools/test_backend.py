@@ -1,15 +1,12 @@
 """A backend: calls that fail change nothing, states are compared, MCP clients call the same functions."""
 
 import json
-import subprocess
-import sys
 from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rollenv
 from rollenv.core.tools.backend import ABSENT, MOST_ARGUMENTS, Backend, ToolError, differences, tool
 from rollenv.core.tools.calls import CALL_FORMS, MOST_CALLS, call_instructions, find_calls, write_calls
 from rollenv.core.tools.function import MOST_TEXT
@@ -186,44 +183,6 @@ def test_a_prompt_lists_the_functions_except_for_native_calls():
     assert call_instructions(bank().schemas(), "native") == ""
     for form in ("hermes", "json", "python"):
         assert '"name": "pay"' in call_instructions(bank().schemas(), form)
-
-
-@pytest.mark.integration
-def test_an_mcp_client_calls_the_functions_of_a_task():
-    """By hand, as any client would: JSON-RPC on standard input and output."""
-    env = rollenv.make("tools:Tiny-v0")
-    env.reset(3)
-    name = env.unwrapped.current.question.split()[1]
-    messages = [
-        {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18", "capabilities": {},
-                                                      "clientInfo": {"name": "t", "version": "0"}}},
-        {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/list"},
-        {"id": 3, "method": "tools/call", "params": {"name": "find", "arguments": {"name": name}}},
-        {"id": 4, "method": "tools/call", "params": {"name": "find", "arguments": {"name": "Nobody"}}},
-    ]  # fmt: skip
-    command = [sys.executable, "-m", "rollenv.core.tools.mcp_server", "tools:Tiny-v0", "--seed", "3"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        answers = {}
-        for message in messages:
-            process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-            process.stdin.flush()
-            if "id" in message:
-                answers[message["id"]] = json.loads(process.stdout.readline())["result"]
-        process.stdin.close()
-        assert process.wait(30) == 0
-    assert name in answers[1]["instructions"]
-    assert [each["name"] for each in answers[2]["tools"]] == ["cancel", "find", "hold", "ship"]
-    assert answers[3]["content"][0]["text"] == env.unwrapped.current.backend.call("find", {"name": name}).text
-    assert answers[4]["isError"]
-
-
-@pytest.mark.integration
-def test_an_environment_without_a_backend_is_refused_with_a_line():
-    command = [sys.executable, "-m", "rollenv.core.tools.mcp_server", "game:Hangman-v0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: game:Hangman-v0 has no backend")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), st.sampled_from(CALL_FORMS))

@@ -12,7 +12,7 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.trainers.config import load_config
-from rollenv.trainers.memory import Shape, update_memory, update_of
+from rollenv.trainers.memory import Shape, update_memory
 from rollenv.trainers.policies.local import LocalPolicy
 
 
@@ -83,15 +83,16 @@ def test_the_plan_counts_the_moments():
     shape = Shape(1_000_000, 2, 64, 128, 64, 64, 1000)
     found = {}
     for keys in ((), ("optimizer.kind=adamw8bit",), ("optimizer.offload=true",)):
-        update = update_of(load_config("sokoban", keys), 100, player=4)
-        found[keys] = update_memory(shape, update)["Adam's two moments"]
+        found[keys] = update_memory(shape, load_config("sokoban", keys), 100)["Adam's two moments"]
     assert list(found.values()) == [8_000_000, 2_031_250, 0]
 
 
 def test_the_plan_counts_no_model_that_an_actor_has():
     keys = ["kl.name=loss", "distill.name=teacher", "distill.path=a/b"]
     roles = ["placement.roles.reference.actors=1", "placement.roles.teacher.actors=1"]
-    here, apart = (
-        update_of(load_config("sokoban", more), 100, player=4, teacher=9) for more in (keys, [*keys, *roles])
-    )
-    assert (here.reference, here.teacher, apart.reference, apart.teacher) == (True, 9, False, 0)
+    shape = Shape(1_000_000, 2, 64, 128, 64, 64, 1000)
+    found = (update_memory(shape, load_config("sokoban", more), 100, teacher=9) for more in (keys, [*keys, *roles]))
+    assert [(each["the reference in float32"], each["the teacher in float32"]) for each in found] == [
+        (4_000_000, 36),
+        (0, 0),
+    ]

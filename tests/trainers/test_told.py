@@ -11,8 +11,9 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.engines import cpu_threads
+from rollenv.cli import common
 from rollenv.cli import train as train_command
-from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room, tokens_together
+from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers import models
 from rollenv.trainers.config import load_config
@@ -48,7 +49,7 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
     clock = [0.0]
     told = []
     monkeypatch.setattr(train_command.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(train_command.error_console, "print", lambda text, **_: told.append(text))
+    monkeypatch.setattr(common.progress_console, "print", lambda text, **_: told.append(text))
     display = train_command.Display()
     for iteration in range(1, 8):
         clock[0] += 10
@@ -62,7 +63,7 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
 
 def test_progress_shows_a_gain_once_there_is_a_second_evaluation(monkeypatch):
     told = []
-    monkeypatch.setattr(train_command.error_console, "print", lambda text, **_: told.append(text))
+    monkeypatch.setattr(common.progress_console, "print", lambda text, **_: told.append(text))
     display = train_command.Display()
     for iteration, success in ((0, 0.07), (10, 0.4), (20, 0.5)):
         display.watch("training", iteration, 100, {"eval/success": success})
@@ -80,22 +81,6 @@ class Words:
 
     def encode(self, text, add_special_tokens=False):
         return text.split()
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ([], 2 + 32 * 3 + 32 * 8 * 5),  # the beginning once, the rest of a prompt once a task, answers each
-        (["optimizer.share_prefixes=false"], 32 * 8 * (5 + 5)),
-        (["optimizer.micro_batch_tokens=100"], 100),
-    ],
-)
-def test_memory_is_that_of_the_tokens_that_a_batch_has(settings, expected):
-    base = ["rollout.groups_per_batch=32", "rollout.group_size=8", "rollout.max_new_tokens=5"]
-    config = load_config("rlvr_gsm8k", [*SUMS, *base, *settings])
-    plan = ModelPlan("", 100, Words())
-    assert tokens_together(config, plan, "a b 1 + 2", "a b 3 + 4", 1) == expected
-    assert tokens_together(config, plan, "a", "b", None) == config.optimizer.micro_batch_tokens
 
 
 @pytest.mark.parametrize(

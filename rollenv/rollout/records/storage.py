@@ -163,6 +163,26 @@ def _read_jsonl(path: Path, kind: type[Any]) -> Iterator[Any]:
         yield from_plain(kind, data, where, files)
 
 
+def read_object(file: Path, hint: str) -> dict[str, Any]:
+    """Return the object in a file of JSON.
+
+    Args:
+        hint: what to do if there is none.
+
+    Raises:
+        UsageError: the file cannot be read, or is damaged.
+    """
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}; {hint}") from error
+    except (ValueError, RecursionError) as error:
+        data = error
+    if not isinstance(data, dict):
+        raise UsageError(f"{file} is damaged ({data!r:.100}); {hint}")
+    return data
+
+
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the place and the data of each line of JSON; an incomplete last line is skipped with a warning.
 

@@ -52,6 +52,13 @@ def test_an_environment_is_measured_once_and_again_when_it_changes_or_a_player_i
     assert not again["stale"]
 
 
+def test_the_list_shows_scores(rollenv_command):
+    shown = rollenv_command("list", ID, "--scores", "--json")
+    assert json.loads(shown.stdout) == json.loads(rollenv_command("catalogue", ID, "--json").stdout)
+    assert json.loads(shown.stdout)["environments"][0]["players"]["expert"]["success"] == 1
+    assert rollenv_command("list", "no-such-id", "--scores").returncode == UsageError.exit_code
+
+
 def test_a_changed_argument_changes_the_fingerprint():
     one = spec(ID)
     assert catalogue.fingerprint(one) == catalogue.fingerprint(spec(ID))
