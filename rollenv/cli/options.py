@@ -23,6 +23,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     for parameter in signature.parameters.values():
         if dataclasses.is_dataclass(parameter.annotation):
             groups[parameter.name] = parameter.annotation  # type: ignore[assignment]
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(f"{parameter} is no option or argument of a command")
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     for group in groups.values():
