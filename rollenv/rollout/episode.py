@@ -18,12 +18,11 @@ from rollenv.core.env import Env
 from rollenv.core.errors import RollenvError, UsageError, describe, error_text
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
-from rollenv.rollout.group_runner import Cancellable
+from rollenv.rollout.deadline import Deadline, DeadlinePassed
 from rollenv.rollout.records.health import Health, HealthRecord
 from rollenv.rollout.seats import forfeit, most_tokens, take_seat, who_filled
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
-from rollenv.rollout.watchdog import Deadline, DeadlinePassed, StrayError, Watchdog
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers
 
 logger = logging.getLogger(__name__)
@@ -130,7 +129,6 @@ class Episode:
     failed_in: set[str] = field(default_factory=set)
     """Names of workers in which the episode failed."""
     since: float = field(init=False)
-    watchdog: Watchdog = field(init=False)
 
     def __post_init__(self) -> None:
         self.since = self.clock()
@@ -148,35 +146,32 @@ class Episode:
             Exception: whatever the agent raises besides its declared errors.
         """
         started = self.clock()
-        self.watchdog = Watchdog(self.limits.episode)
         try:
-            await self._play()
+            async with Deadline(self.limits.episode):
+                await self._play()
         except SeatFailed as failure:
             self._forfeit(failure.seat, str(failure), failure.outcome)
         except AgentFailed as failure:
             self._fail("agent", error_text(failure) or describe(failure), "agent_failed")
         except EnvFailure as failure:
             self._fail(failure.kind, str(failure))
+        except DeadlinePassed:
+            why = f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}"
+            slowest = max(self.thought, key=self.thought.__getitem__, default=0)
+            self._fail("episode", why)
+            if self.thought.get(slowest, 0.0) > (self.clock() - started) / 2:
+                self._forfeit(slowest, f"{why}, most of it with seat {slowest}", "agent_failed")
         except BaseException as error:
-            if self.watchdog.expired == "episode" and not self.cancelled():
-                why = f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}"
-                slowest = max(self.thought, key=self.thought.__getitem__, default=0)
-                self._fail("episode", why)
-                if self.thought.get(slowest, 0.0) > (self.clock() - started) / 2:
-                    self._forfeit(slowest, f"{why}, most of it with seat {slowest}", "agent_failed")
-            elif isinstance(error, Exception) or self._is_intended(error):
+            if isinstance(error, Exception) or self._is_intended(error):
                 if isinstance(error, asyncio.CancelledError):
                     self.trajectory.status = self.outcome = "cancelled"
                 raise
             else:
                 self._fail("raised", f"{describe(error)} was raised in phase {self.phase!r}, where it is not allowed")
         finally:
-            self.watchdog.stop()
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
-        if self.watchdog.cancellation_pending() and not self.cancelled():
-            await self.watchdog.swallow_cancellation()
         return self.trajectory
 
     def _fail(self, kind: str, text: str, outcome: str = "failed") -> None:
@@ -314,7 +309,8 @@ class Episode:
         try:
             oldest = self._version()
             awaitable = session.act(result.observation, result.info)
-            answer = validation.action(await self._await_answer(awaitable, self.limits.agent))
+            async with Deadline(self.limits.agent):
+                answer = validation.action(await awaitable)
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             newest = self._version()
@@ -345,37 +341,21 @@ class Episode:
             return error
         return table.blame(player, self._classify_agent_error("act()", error))
 
-    async def _await_answer(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
-        """Await the agent or the reward function until its deadline, even if it ignores its cancellation."""
-        async with self._deadline(seconds):
-            answer = await Cancellable(awaitable, self._must_stop)
-            if self._must_stop():  # it caught its cancellation, and answered
-                raise asyncio.CancelledError
-        return answer
-
-    def _deadline(self, seconds: float | None) -> Deadline:
-        return Deadline(self.watchdog, seconds, self._is_intended, self.cancelled)
-
     def _version(self) -> int | None:
         version = member(self.agent, Agent, "version")
         return None if version is None else validation.non_negative_int(version, "the agent's version")
-
-    def _must_stop(self) -> bool:
-        """Return whether a deadline passed or the rollout cancelled the episode."""
-        return bool(self.watchdog.expired) or self.cancelled()
 
     def _classify_agent_error(self, what: str, error: BaseException) -> BaseException:
         """Convert an exception of the agent to AgentFailed, unless it ends the rollout or the episode."""
         if isinstance(error, DeadlinePassed):
             return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
-        if isinstance(error, StrayError):
-            return AgentFailed(f"the agent's {what} raised {error}")
         if isinstance(error, BadValue):
             return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
         if isinstance(error, EngineFailed) and not isinstance(error, EngineLost):
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, Exception):
-            if self._is_intended(error) or self.watchdog.expired:
+            task = asyncio.current_task()
+            if self._is_intended(error) or (task and task.cancelling()):  # by the episode's deadline
                 return error
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, RollenvError):
@@ -450,7 +430,7 @@ class Episode:
         return first
 
     async def _ask(self, method: str, args: Sequence[Any], phase: str = "") -> Any:
-        """Call the environment, with a deadline that :class:`Deadline` tells from other cancellations.
+        """Call the environment, with a deadline.
 
         A call that hangs ends here with "hung", or with "lost" if another environment holds the whole worker. What the
         environment itself raises is an EnvFailure already, except a BaseException in this process.
@@ -461,13 +441,15 @@ class Episode:
         if self.workers.interruptible:
             seconds = self.limits.reset if method == "reset" else self.limits.step
         try:
-            async with self._deadline(seconds):
+            async with Deadline(seconds):
                 answer = await getattr(self.env, method)(*args)
         except DeadlinePassed:
             failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {seconds} s")
             raise await self.env.diagnose_hang(failure) from None
-        except StrayError as error:
-            raise EnvFailure("raised", f"{self.env_id}: {method} raised {error}") from error
+        except KeyboardInterrupt as error:
+            if self._is_intended(error):
+                raise
+            raise EnvFailure("raised", f"{self.env_id}: {method} raised {describe(error)}") from error
         took = self.clock() - began
         for record in self.records:
             record.ok(method, took)
@@ -500,20 +482,18 @@ class Episode:
         """
         self.enter("reward")
         last, own = self.trajectory.turns[-1], self.trajectory.own_reward
-        self.watchdog = Watchdog(None)
         try:
-            more = validation.number(await self._await_answer(reward(self.trajectory), self.limits.reward), "a reward")
+            async with Deadline(self.limits.reward):
+                more = validation.number(await reward(self.trajectory), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")
             self.trajectory.env_reward = own
         except BaseException as error:
             if self._is_intended(error) or isinstance(error, UsageError):
                 raise
-            why = str(error) if isinstance(error, StrayError) else describe(error)
+            why = describe(error)
             if isinstance(error, DeadlinePassed):
                 why = f"it did not answer within {self.limits.reward} s"
             self._fail("reward", f"its reward could not be computed: {why}", "reward_failed")
-        finally:
-            self.watchdog.stop()
 
     def _release(self) -> None:
         env, self.env = self.env, None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -86,14 +85,15 @@ class GroupRunner(Generic[T]):
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         for task in self.running:
             self.cancel(task)
-        interrupted = False
-        while any(not task.done() for task in self.running):
+        loop, interrupted = asyncio.get_running_loop(), False
+        end = loop.time() + 3 * GRACE  # then one that catches every cancellation is left behind
+        while any(not task.done() for task in self.running) and loop.time() < end:
             try:
-                await asyncio.wait(self.running)
+                await asyncio.wait(self.running, timeout=end - loop.time())
             except asyncio.CancelledError:  # the tasks are already being cancelled
                 interrupted = True
         for task in self.running:
-            if not task.cancelled():
+            if task.done() and not task.cancelled():
                 task.exception()
         if interrupted:
             raise asyncio.CancelledError
@@ -104,39 +104,3 @@ def cancel_until_done(task: asyncio.Task[Any]) -> None:
     if not task.done():
         task.cancel()
         task.get_loop().call_later(GRACE, cancel_until_done, task)
-
-
-class Cancellable(Generic[T]):
-    """Awaits something that may catch its cancellation; a second cancellation closes it.
-
-    Args:
-        is_ours: returns whether the rollout cancelled; any other cancellation belongs to the awaitable.
-    """
-
-    def __init__(self, awaitable: Awaitable[T], is_ours: Callable[[], bool]):
-        self._awaitable, self._is_ours = awaitable, is_ours
-
-    def __await__(self) -> Generator[Any, None, T]:
-        coroutine = _await(self._awaitable)
-        error: BaseException | None = None
-        cancelled_before = False
-        while True:
-            try:
-                future = coroutine.send(None) if error is None else coroutine.throw(error)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            cancelled_before = cancelled_before and self._is_ours()  # an inner deadline has been dealt with inside
-            try:
-                error = None
-                yield future
-            except BaseException as caught:
-                cancelled = isinstance(caught, asyncio.CancelledError) and self._is_ours()
-                if isinstance(caught, GeneratorExit) or (cancelled and cancelled_before):
-                    with contextlib.suppress(BaseException):  # the coroutine may also catch GeneratorExit
-                        coroutine.close()
-                    raise
-                cancelled_before, error = cancelled_before or cancelled, caught
-
-
-async def _await(awaitable: Awaitable[T]) -> T:
-    return await awaitable
