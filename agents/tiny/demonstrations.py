@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.session import chat_messages
 from rollenv.agents.prompts.step import StepEpisode
+from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Unsolvable
@@ -27,14 +25,6 @@ CHUNK = 100
 
 #: Minimum number of chunks for a second process; with fewer it would start too late.
 _WORTH_A_HELPER = 8
-
-#: The program of the second process, with the same module path.
-_HELPER = """
-import pickle, sys
-sys.path[:] = pickle.load(sys.stdin.buffer)
-from rollenv.agents.tiny.demonstrations import help_out
-help_out(sys.stdin.buffer)
-"""
 
 #: Number of random actions in addition to the expert's, which are more informative than the played one alone.
 RANDOM_ACTIONS = 4
@@ -151,50 +141,30 @@ def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: 
 def _helper(lesson: Lesson, chunks: dict[int, list[DemonstratedTurn]]) -> Iterator[None]:
     """Let another process, if possible, fill ``chunks`` from the last one on while the block runs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        order = pickle.dumps(sys.path) + pickle.dumps(lesson)
-    except Exception:  # classes of environments may raise anything
-        order = b""
-    if cores < 2 or lesson.chunks < _WORTH_A_HELPER or not order:
+    if cores < 2 or lesson.chunks < _WORTH_A_HELPER:
         yield
         return
-    # Not multiprocessing, which would import the user's script again.
-    command = [sys.executable, "-P", "-c", _HELPER]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **pipes, start_new_session=True) as process:  # type: ignore[call-overload]
-        reader = threading.Thread(target=_receive, args=(process, order, chunks), daemon=True)
-        reader.start()
+    ended = threading.Event()
+
+    def fill() -> None:
+        with contextlib.suppress(Exception):  # it cannot be sent or ended: missing chunks are played here
+            for chunk in reversed(range(lesson.chunks)):
+                if ended.is_set() or chunk in chunks:
+                    return
+                chunks.setdefault(chunk, helper.call(f"{__name__}:play_chunk", lesson, chunk))
+
+    with HelperProcess() as helper:
+        thread = threading.Thread(target=fill, daemon=True)
+        thread.start()
         try:
             yield
         finally:
-            process.kill()
-            reader.join()
+            ended.set()
+            helper.kill()
+            thread.join()
 
 
-def _receive(process: subprocess.Popen[bytes], order: bytes, chunks: dict[int, list[DemonstratedTurn]]) -> None:
-    """Send the order and store received chunks until the other process ends."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with contextlib.suppress(Exception):  # it ended or did not start: missing chunks are played here
-        process.stdin.write(order)
-        process.stdin.close()
-        while True:
-            chunk, turns = pickle.load(process.stdout)
-            chunks.setdefault(chunk, turns)
-
-
-def help_out(order: BinaryIO) -> None:
-    """Play chunks in the other process, the last one first, and write them to the original standard output."""
-    lesson: Lesson = pickle.load(order)
-    with _kept_stdout() as out, contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env:
-        for chunk in reversed(range(lesson.chunks)):
-            pickle.dump((chunk, lesson.play(env, chunk)), out)
-            out.flush()
-
-
-@contextlib.contextmanager
-def _kept_stdout() -> Iterator[BinaryIO]:
-    """Reserve standard output, and redirect what environments print to standard error."""
-    with os.fdopen(os.dup(1), "wb") as out:
-        os.dup2(2, 1)
-        yield out
+def play_chunk(lesson: Lesson, chunk: int) -> list[DemonstratedTurn]:
+    """Play the demonstrations of one chunk in a new environment."""
+    with contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env:
+        return lesson.play(env, chunk)

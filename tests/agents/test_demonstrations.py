@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 
@@ -113,8 +114,8 @@ def test_demonstrations_follow_the_seed():
 
 
 def test_the_helper_ends_with_the_work(monkeypatch):
-    begun, popen = [], demonstrations.subprocess.Popen
-    monkeypatch.setattr(demonstrations.subprocess, "Popen", lambda *a, **k: begun.append(popen(*a, **k)) or begun[-1])
+    begun, popen = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: begun.append(popen(*a, **k)) or begun[-1])
 
     def stop(done, total):
         raise KeyboardInterrupt

@@ -8,7 +8,6 @@ import importlib
 import json
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any, Self
 
 from rollenv.core.env import Env
@@ -66,7 +67,6 @@ class HelperProcess:
     def __init__(self, timeout: float = 300.0, env: Mapping[str, str] | None = None):
         self.timeout, self._env = timeout, dict(env or {})
         self._process: subprocess.Popen[bytes] | None = None
-        self._answers = -1
 
     def call(self, function: str, *args: Any) -> Any:
         """Call a function in the other process and return its result.
@@ -80,76 +80,63 @@ class HelperProcess:
         request = pickle.dumps((function, args))
         if self._process is None or self._process.poll() is not None:
             self.close()
-            self._answers, theirs = os.pipe()
-            path = f"import sys; sys.path[:] = {sys.path!r}; "
-            code = f"{path}from rollenv.core.checker.digests import _serve_calls; _serve_calls({theirs})"
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,  # output of the environment does not matter
-                pass_fds=[theirs],
-                env={**os.environ, **self._env},
-                start_new_session=True,
-            )
-            os.close(theirs)
+            self._start()
         try:
-            data = len(request).to_bytes(8, "big") + request
-            assert self._process is not None
-            assert self._process.stdin is not None
-            self._process.stdin.write(data)
-            self._process.stdin.flush()
-            deadline = time.monotonic() + self.timeout
-            size = int.from_bytes(self._read(8, deadline), "big")
-            ok, value = pickle.loads(self._read(size, deadline))
+            self._requests.send_bytes(request)
+            ends = time.monotonic() + self.timeout
+            gone = False
+            while not self._answers.poll(0.0 if gone else max(0.0, min(ends - time.monotonic(), 1.0))):
+                if gone:  # its children may hold the connection open
+                    raise EOFError("it is gone")
+                gone = self._process is None or self._process.poll() is not None
+                if time.monotonic() >= ends:
+                    self.close()
+                    raise Broken(f"another process that built the environment did not answer in {self.timeout:g} s")
+            ok, value = self._answers.recv()
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
             self.close()
             raise Broken(f"another process that built the environment ended without an answer ({error})") from error
-        except TimeoutExpired:
-            self.close()
-            raise Broken(f"another process that built the environment did not answer in {self.timeout:g} s") from None
         if not ok:
             raise Broken(f"another process could not play it: {value}")
         return value
 
-    def _read(self, size: int, deadline: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            left = deadline - time.monotonic()
-            gone = self._process is None or self._process.poll() is not None
-            if not select.select([self._answers], [], [], 0.0 if gone else max(0.0, min(left, 1.0)))[0]:
-                if gone:  # its children may hold the descriptor open
-                    raise EOFError("it is gone")
-                if left <= 0:
-                    raise TimeoutExpired
-                continue
-            piece = os.read(self._answers, min(size - len(data), 1 << 20))
-            if not piece:
-                raise EOFError("it is gone")
-            data += piece
-        return bytes(data)
+    # Not a process of multiprocessing, which would import the user's script again.
+    def _start(self) -> None:
+        theirs, self._requests = Pipe(duplex=False)
+        self._answers, answers = Pipe(duplex=False)
+        call = f"_serve_calls({theirs.fileno()}, {answers.fileno()})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; from rollenv.core.checker.digests import _serve_calls; {call}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # output of the environment does not matter
+            pass_fds=[theirs.fileno(), answers.fileno()],
+            env={**os.environ, **self._env},
+            start_new_session=True,
+        )
+        theirs.close()
+        answers.close()
+
+    def kill(self) -> None:
+        """End the process and its children from another thread, whose call then raises Broken."""
+        if process := self._process:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the process and its children; it restarts on the next call."""
-        if self._process is None:
-            return
+        self.kill()
         process, self._process = self._process, None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(self._answers)
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):
-            process.stdin.close()
+        if process is not None:
+            process.wait()
+            self._requests.close()
+            self._answers.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-class TimeoutExpired(Exception):
-    """A call took too long."""
 
 
 class TwinProcess(HelperProcess):
@@ -195,22 +182,19 @@ def _end_with(parent: int) -> None:
     os._exit(0)
 
 
-def _serve_calls(answers: int) -> None:
-    """The other end of :class:`HelperProcess`: requests on standard input, answers into a descriptor."""
+def _serve_calls(requests_at: int, answers_at: int) -> None:
+    """The other end of :class:`HelperProcess`."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    own = os.getpid()
-    requests = os.fdopen(os.dup(0), "rb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # environments get no requests
-    while header := requests.read(8):
-        try:
-            name, args = pickle.loads(requests.read(int.from_bytes(header, "big")))
-            module, _, function = name.partition(":")
-            reply = pickle.dumps((True, getattr(importlib.import_module(module), function)(*args)))
-        except BaseException as error:
-            reply = pickle.dumps((False, repr(error)))
-        if os.getpid() != own:  # an environment forked, and its copy of this process came back too
-            os._exit(0)
-        data = memoryview(len(reply).to_bytes(8, "big") + reply)
-        while data:
-            data = data[os.write(answers, data) :]
+    own, requests, answers = os.getpid(), Connection(requests_at), Connection(answers_at)
+    with contextlib.suppress(EOFError, OSError):
+        while request := requests.recv_bytes():
+            try:
+                name, args = pickle.loads(request)
+                module, _, function = name.partition(":")
+                reply = pickle.dumps((True, getattr(importlib.import_module(module), function)(*args)))
+            except BaseException as error:
+                reply = pickle.dumps((False, repr(error)))
+            if os.getpid() != own:  # an environment forked, and its copy of this process came back too
+                break
+            answers.send_bytes(reply)
     os._exit(0)  # threads that environments left are not waited for
