@@ -8,7 +8,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,12 @@ class Batches(ABC):
 
     colocated = False
     """True if running episodes pause during an update."""
+    plays = True
+    """False if the groups are given, not played."""
+    held_out: Sequence[Group] = ()
+    """Given groups that are not trained on, but measured in evaluations."""
+    measured: Mapping[str, float] = {}
+    """Numbers of those, which need no model."""
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         self.manager, self.source, self.rollout = manager, source, config.rollout

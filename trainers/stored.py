@@ -37,6 +37,8 @@ class StoredBatches(Batches):
         begin: the number of batches that were trained on before.
     """
 
+    plays = False
+
     def __init__(
         self,
         manager: RolloutManager,
@@ -61,8 +63,6 @@ class StoredBatches(Batches):
         self.unusable.tell()
         self.held_out = [group for group in found if is_held_out(group, self.settings.held_out)]
         self.groups = [group for group in found if not is_held_out(group, self.settings.held_out)]
-        self.measured: dict[str, float] = {}
-        """Numbers of the rows that are held out, which need no model."""
         if isinstance(compared, BradleyTerry):
             self.held_out, self.groups = pairs_of(self.held_out), pairs_of(self.groups)
             if self.held_out and self.groups:

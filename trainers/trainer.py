@@ -29,7 +29,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.folders import hide_secrets
 from rollenv.rollout.seats import by_seat
 from rollenv.rollout.types import Group, Trajectory
-from rollenv.rollout.workers.factory import make_workers, other_python
+from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import Batches, batches_of, weights_for_player
@@ -95,7 +95,6 @@ class Trainer:
         if advantage or loss:
             config = run.with_functions(config, advantage, loss)
         self.config, self.run, self.watch = config, run, watch
-        other_python(config.rollout.workers)
         preflight(config)
         rollout = config.rollout
         self.threads = CpuThreads(config.threads, sharers=2 if config.plays_aside and not rollout.shards else 1)
@@ -109,7 +108,13 @@ class Trainer:
                 from rollenv.rollout.ray_calls import connected
 
                 stack.enter_context(connected(cpus=config.actor_cpus))
-            self.rewards = _domain_rewards(config)
+            self.rewards: DomainRewards | None = None
+            if config.placement.roles.rewards.actors:
+                from rollenv.trainers.roles import RemoteRewards  # not above: it needs Ray
+
+                self.rewards = RemoteRewards(config)
+            elif config.rewards.per_episode:
+                self.rewards = DomainRewards(config)
             with timed("begin", self.begun):
                 restored = restore(config, run, self.wrappers, self._report_warm_up, ranks)
                 at = restored.iteration if restored else -1
@@ -126,32 +131,29 @@ class Trainer:
             self.manager = manager = self._shards(stack) if rollout.shards else self._manager(stack)
             if config.rewards.group:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
-
-            # Episodes that are stored: how often they are seen gives the number of iterations.
-            self.stored: StoredBatches | None = None
-            if isinstance(config.batches, StoredConfig):
-                self.stored = stored = StoredBatches(
-                    manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
-                )
-                self.config = config = run.with_iterations(config, stored.updates or config.iterations)
-
-            # What learns, and the other seats' agents.
             self.opponents: Opponents | None = None
             if config.seats.others:
                 self.opponents = Opponents(config, run, state, self.wrappers, self._report_warm_up)
                 manager.agent = self.opponents.seated(state.player)
-            early = EarlyUpdater(config, state, run) if config.batches.kind == "early" else None
-            self.learner = early or Updater(config, state, run)
             if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
                 manager.run(update_weights_of(state.player, weights_for_player(state.policy, config.weight_form)))
                 state.player.version = state.base_agent.version
 
-            # Where batches come from.
-            left = config.iterations - state.iteration
-            if early:
-                self.batches: Batches = EarlyBatches(manager, state.source, config, state.again, early=early)
+            # What is learned from, and what learns.
+            self.batches: Batches
+            if isinstance(config.batches, StoredConfig):
+                self.batches = stored = StoredBatches(
+                    manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
+                )
+                self.config = config = run.with_iterations(config, stored.updates or config.iterations)
+                self.learner = Updater(config, state, run)
+            elif config.batches.kind == "early":
+                self.learner = early = EarlyUpdater(config, state, run)
+                self.batches = EarlyBatches(manager, state.source, config, state.again, early=early)
             else:
-                self.batches = self.stored or batches_of(config, manager, state.source, state.again, left)
+                self.learner = Updater(config, state, run)
+                left = config.iterations - state.iteration
+                self.batches = batches_of(config, manager, state.source, state.again, left)
             stack.callback(self.batches.close)
             self._playing_since = time.perf_counter(), state.player.tokens
             self.processes: RolloutProcesses | None = None
@@ -252,7 +254,8 @@ class Trainer:
         while state.iteration < config.iterations:
             self.threads.adapt()
             metrics: dict[str, float] = {}
-            with timed("collect", metrics, self.threads.own_processes), self._sharing_cores():
+            sharing = self.processes.sharing(self.threads.count) if self.processes else contextlib.nullcontext()
+            with timed("collect", metrics, self.threads.own_processes), sharing:
                 played = self._collect(metrics)
             groups = by_seat(played)
             with self.termination.deferred():
@@ -300,7 +303,7 @@ class Trainer:
             record_tasks(self.run.path, self.state.iteration, (group.task for group in groups))
         clock, tokens = self._playing_since
         self._playing_since = time.perf_counter(), player.tokens
-        if self.config.batches.kind == "stored":
+        if not self.batches.plays:
             return groups
         metrics["tokens_per_s"] = (player.tokens - tokens) / (self._playing_since[0] - clock)
         metrics |= rollout_metrics(groups, self.config.rewards.success_only)
@@ -311,8 +314,9 @@ class Trainer:
         return groups
 
     def _save(self) -> None:
-        if self.stored and isinstance(agent := self.state.base_agent, RewardModel):  # the scale of scores it trained on
-            shown = self.stored.groups[:: max(1, len(self.stored.groups) // 200)]
+        agent, batches = self.state.base_agent, self.batches
+        if isinstance(agent, RewardModel) and isinstance(batches, StoredBatches):  # the scale of scores it trained on
+            shown = batches.groups[:: max(1, len(batches.groups) // 200)]
             scale = self.learner.measure(shown)
             agent.mean, agent.std = scale["scores/mean"], max(scale["scores/std"], 1e-6)
         more = self.opponents.save(self._to_save) if self.opponents else {}
@@ -336,8 +340,8 @@ class Trainer:
         agent = self.opponents.evaluated(player) if self.opponents else player
         manager = self.manager.with_agent(agent, keep_views=True)
         with timed("eval", metrics):
-            if self.stored and self.stored.held_out:
-                measured = self.learner.measure(self.stored.held_out) | self.stored.measured
+            if self.batches.held_out:
+                measured = self.learner.measure(self.batches.held_out) | self.batches.measured
                 metrics |= {f"eval/{name}": value for name, value in measured.items()}
             for part in evaluated_environments(self.config, self.wrappers):
                 on_panel = Watched(panel) if panel and not part.name else None
@@ -381,12 +385,9 @@ class Trainer:
         if self.config.plays_here:
             self.state.base_agent.engine.forget()
 
-    def _sharing_cores(self) -> contextlib.AbstractContextManager[None]:
-        return self.processes.sharing(self.threads.count) if self.processes else contextlib.nullcontext()
-
     def _log(self, metrics: dict[str, float]) -> None:
         watched = metrics
-        if self.config.batches.kind == "stored":  # the entropy falls as the model learns the given answers
+        if not self.batches.plays:  # the entropy falls as the model learns the given answers
             watched = {name: value for name, value in metrics.items() if name != "entropy"}
         for alarm in alarms(watched, self.rows):
             logger.warning("iteration %d: %s", self.state.iteration, alarm)
@@ -405,14 +406,6 @@ class Trainer:
         if hide_secrets(settings) == settings:
             files.append(self.run.config_file)
         self.trackers.finish([path for path in files if path.exists()])
-
-
-def _domain_rewards(config: TrainConfig) -> DomainRewards | None:
-    if config.placement.roles.rewards.actors:
-        from rollenv.trainers.roles import RemoteRewards  # not above: it needs Ray
-
-        return RemoteRewards(config)
-    return DomainRewards(config) if config.rewards.per_episode else None
 
 
 def evaluated_environments(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:

@@ -124,7 +124,7 @@ def start(
     """
     started = time.perf_counter()
     need_packages()
-    from rollenv.trainers.config import load_config
+    from rollenv.trainers.config import is_env_id, load_config, with_data
     from rollenv.trainers.run_dir import RunDir
 
     resume, several, dry_run = options.resume, options.seeds or options.vary, options.dry_run
@@ -141,18 +141,20 @@ def start(
         folder = sweep(recipe, overrides, seeds, options.vary or (), beside, _need_everything, resume)
         print_result({"folder": str(folder)})
         return None
-    run: RunDir | None = None
     if options.launch:
         if not recipe:
             raise UsageError("--launch sends a recipe: name it, also where a run is resumed")
         overrides = [f"launch={json.dumps(str(options.launch))}", *overrides]
-    config = load_config(recipe, overrides) if options.launch or not resume or Path(recipe).is_file() else None
+    # A run that is resumed has its settings: those of an environment need not be chosen again, and have no [launch].
+    has_settings = resume and not options.launch and (not recipe or is_env_id(with_data(recipe, ())[0]))
+    config = None if has_settings else load_config(recipe, overrides)
     if config and config.launch and not write_recipe:
         changes = ["--accept-changes"] * options.accept + ["--trust"] * options.trust
         changes += [one for one in overrides if not one.startswith(("launch.", "launch=", "run_dir="))]
         return config.launch.send(config, recipe, changes, resume=resume, dry_run=dry_run)
+    run: RunDir | None = None
     if resume and not (write_recipe or dry_run):
-        run, config = _resume(recipe, overrides, options.accept, options.trust)
+        run, config = _resume(recipe, overrides, config, options)
     config = config or load_config(recipe, overrides)
     describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
@@ -196,9 +198,8 @@ def _need_everything(config: TrainConfig) -> None:
     from rollenv.cli.dry_run import check_player, try_environments
     from rollenv.core import cards
     from rollenv.core.registry import spec
-    from rollenv.rollout.workers.factory import other_python
 
-    elsewhere = other_python(config.rollout.workers)  # which has packages of its own
+    elsewhere = config.rollout.elsewhere
     for env_id in dict.fromkeys(env.id for env in config.environments() if not elsewhere):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
         if lacking:
@@ -217,25 +218,29 @@ def _need_everything(config: TrainConfig) -> None:
         loading(model_at(model))
 
 
-def _resume(recipe: str, overrides: Sequence[str], accept: bool, trust: bool) -> tuple[RunDir, TrainConfig]:
-    """Return the run to resume. Repeated settings must be unchanged, except for more iterations."""
-    from rollenv.trainers.config import as_data, is_env_id, load_config, with_data, with_settings
+def _resume(
+    recipe: str, overrides: Sequence[str], config: TrainConfig | None, options: RunOptions
+) -> tuple[RunDir, TrainConfig]:
+    """Return the run to resume. Repeated settings must be unchanged, except for more iterations.
+
+    Args:
+        config: the settings of the recipe, if it has any.
+    """
+    from rollenv.trainers.config import as_data, with_data, with_settings
     from rollenv.trainers.run_dir import RunDir, folder_name, latest
 
     env_id, overrides = with_data(recipe, overrides)
-    given, config = as_data(overrides), None
-    if not recipe or is_env_id(env_id):  # its recipe need not be chosen again
-        folder = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
-    else:
-        config = load_config(recipe, overrides)
+    given = as_data(overrides)
+    folder = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
+    if config:
         folder, given = config.run_dir, {"settings": given, **config.model_dump(mode="json")}
     if not (recipe or folder):
         raise UsageError("name the run to continue by its folder, run_dir=PATH, or by its recipe")
     path = Path(folder) if folder else latest(Path("runs"), folder_name(recipe, config))
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
-    run, started = RunDir.resume(path, None if trust else [env_id, *named(given).values()])
-    return run, run.extend(started, with_settings(started, overrides), accept)
+    run, started = RunDir.resume(path, None if options.trust else [env_id, *named(given).values()])
+    return run, run.extend(started, with_settings(started, overrides), options.accept)
 
 
 def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bool) -> TrainingResult:

@@ -18,7 +18,6 @@ from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.registry import DATA, spec
 from rollenv.envs.data.own import SETTINGS, is_data
 from rollenv.envs.data.rows import SUFFIXES
-from rollenv.rollout.workers.factory import other_python
 from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
@@ -47,7 +46,6 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     written = data.get("env", {}).get("id")
     keys = _apply(data, overrides)
     config = parse_config(data, overrides)
-    other_python(config.rollout.workers)
     if written and config.env.id != written:
         config = _without_refused_arguments(config, written, keys)
     if config.rewards.domains:

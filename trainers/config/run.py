@@ -14,7 +14,7 @@ from rollenv.core.plugins import entry_points
 from rollenv.panels import Panel, load_panel
 from rollenv.rollout.filters import mean_between, varied
 from rollenv.rollout.types import Group
-from rollenv.rollout.workers.factory import workers_of
+from rollenv.rollout.workers.factory import other_python, workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
 from rollenv.trainers.config.batches import CollectConfig, EarlyConfig, StoredConfig, StreamConfig, TailConfig
 from rollenv.trainers.config.launch import AnyLauncher
@@ -258,6 +258,11 @@ class RolloutConfig(Section):
     """Maximum number of concurrent episodes; 0 for no limit, or two per core with a harness."""
 
     @property
+    def elsewhere(self) -> bool:
+        """True if environments run in another Python, which has packages of its own."""
+        return "@" in self.workers
+
+    @property
     def shard_cpus(self) -> float:
         """CPUs that Ray reserves for all shards."""
         return self.shards * float(self.shard_options.get("num_cpus", 1))
@@ -271,7 +276,7 @@ class RolloutConfig(Section):
     @classmethod
     def _known(cls, value: str) -> str:
         try:
-            workers_of(value)
+            other_python(value)  # from here on its ids are known
         except UsageError as error:
             raise ValueError(str(error)) from error
         return value
