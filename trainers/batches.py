@@ -8,7 +8,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -62,15 +62,15 @@ class Batches(ABC):
     """True if running episodes pause during an update."""
     plays = True
     """False if the groups are given, not played."""
-    held_out: Sequence[Group] = ()
-    """Given groups that are not trained on, but measured in evaluations."""
-    measured: Mapping[str, float] = {}
-    """Numbers of those, which need no model."""
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         self.manager, self.source, self.rollout = manager, source, config.rollout
         self._success_only, self.weight_form = config.rewards.success_only, config.weight_form
         self.sleep: int = getattr(config.player, "sleep", 0)
+        self.held_out: list[Group] = []
+        """Given groups that are not trained on, but measured in evaluations."""
+        self.measured: dict[str, float] = {}
+        """Numbers of those, which need no model."""
         self._waiting = deque(again)
         self.tasks = self._next_tasks()
         self._dropped: list[Group] = []

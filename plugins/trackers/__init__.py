@@ -13,10 +13,11 @@ from typing import Any
 import httpx
 
 from rollenv.core.needs import require_extra
+from rollenv.plugins.trackers.common import Continued, episode_rows, episode_text, flat, name_and_group
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.alarms import Alarm
 from rollenv.trainers.config.run import TrackersConfig
-from rollenv.trainers.tracking import Continued, Tracker, episode_rows, episode_text, flat, name_and_group
+from rollenv.trainers.tracking import Tracker
 
 
 def swanlab(settings: TrackersConfig) -> Tracker:

@@ -13,20 +13,19 @@ import pytest
 
 from rollenv import MissingExtra, UsageError
 from rollenv.plugins.trackers import AlertTracker, MlflowTracker, SwanLabTracker
-from rollenv.report import open_run, write_report
-from rollenv.rollout.types import Task, Trajectory, Turn
-from rollenv.trainers.alarms import Alarm
-from rollenv.trainers.tracking import (
+from rollenv.plugins.trackers.boards import TensorBoardTracker, WandbTracker
+from rollenv.plugins.trackers.common import (
     MOST_CHARACTERS,
     MOST_EPISODES,
-    TensorBoardTracker,
-    Trackers,
-    WandbTracker,
     episode_rows,
     flat,
     name_and_group,
     transcript,
 )
+from rollenv.report import open_run, write_report
+from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.trainers.alarms import Alarm
+from rollenv.trainers.tracking import Trackers
 
 CONFIG = {
     "seed": 3,
@@ -87,7 +86,8 @@ def test_a_full_disk_is_one_warning_and_training_goes_on(tmp_path):
     program = f"""
 import logging, resource
 from pathlib import Path
-from rollenv.trainers.tracking import TensorBoardTracker, Trackers
+from rollenv.plugins.trackers.boards import TensorBoardTracker
+from rollenv.trainers.tracking import Trackers
 logging.basicConfig(format="%(levelname)s %(message)s")
 trackers = Trackers([TensorBoardTracker()])
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))

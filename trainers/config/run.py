@@ -416,7 +416,7 @@ class TrackersConfig(Section):
     @field_validator("use")
     @classmethod
     def _known(cls, use: list[str]) -> list[str]:
-        known = {"wandb", "tensorboard", *entry_points("rollenv.trackers")} - {"alerts"}
+        known = entry_points("rollenv.trackers").keys() - {"alerts"}
         for name in use:
             if name not in known:
                 raise ValueError(f"there is no tracker {name!r}; choose from {', '.join(sorted(known))}")
