@@ -19,7 +19,7 @@ import torch
 from common import header, save, table
 
 from rollenv.agents.engines.local import LocalEngine
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.types import Group
 from rollenv.rollout.workers.base import HostedEnv
 from rollenv.trainers.config import load_config
@@ -61,7 +61,7 @@ class Collecting:
 
     def __init__(self, trainer: Trainer, processes: int):
         self.trainer, self.source = trainer, trainer.state.source.state_dict()
-        self.processes = RolloutProcesses(trainer.state.player, processes, Limits())
+        self.processes = RolloutProcesses(trainer.state.player, processes, EpisodeLimits())
         self.ways = {"one process": False, f"{processes} processes": True}
 
     def __call__(self, way: str) -> tuple[list[Group], float, float]:

@@ -26,7 +26,7 @@ from schedule import Latencies, TimedWorkers, Wait
 from training_runs import read_rows
 
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group, Task
 from rollenv.rollout.workers.base import WorkerEnv, Workers
@@ -98,7 +98,9 @@ def played(latencies: Latencies, works: Sequence[float] = ()) -> tuple[float, li
         hidden = [sum(max(0.0, min(end, ended) - began) for began, end in spans) for spans in trained]
         return ended, [(spans[-1][1], early) for spans, early in zip(trained, hidden, strict=True)]
 
-    with RolloutManager(Wait(), TimedWorkers(latencies), limits=Limits(step=None), clock=Clock.VIRTUAL) as manager:
+    with RolloutManager(
+        Wait(), TimedWorkers(latencies), limits=EpisodeLimits(step=None), clock=Clock.VIRTUAL
+    ) as manager:
         return manager.run(run())
 
 

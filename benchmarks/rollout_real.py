@@ -19,7 +19,7 @@ from latency_env import ID, checked, register
 from schedule import GROUPS, SHAPES, SIZE
 
 from rollenv.agents.base import Action, Session
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group, Task
 from rollenv.rollout.workers.processes import ProcessWorkers
@@ -86,7 +86,7 @@ def steps(shape: str, fault: str, number: int) -> tuple[list[float], Counter[str
             killer.cancel()
         return took, replays
 
-    limits = Limits(step=60 * SCALE if fault == "stop" else 60.0, max_backoff=0.0)
+    limits = EpisodeLimits(step=60 * SCALE if fault == "stop" else 60.0, max_backoff=0.0)
     with (
         ProcessWorkers(8, envs_per_process=64, ping_every=0.2, lost_after=1.0) as pool,
         RolloutManager(Player(), pool, limits=limits) as manager,
@@ -121,7 +121,7 @@ def chaos(episodes: int) -> str:
                 killer.cancel()
             return groups, time.perf_counter() - began
 
-        limits = Limits(max_backoff=0.0)
+        limits = EpisodeLimits(max_backoff=0.0)
         with (
             ProcessWorkers(10, envs_per_process=32, ping_every=0.5, lost_after=10.0) as pool,
             RolloutManager(Player(), pool, limits=limits) as manager,

@@ -25,7 +25,7 @@ from common import header, save, table
 
 from rollenv.agents.base import Action, Session
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, avoid_none
@@ -148,7 +148,7 @@ def played(shape: str, fault: str, seed: int, steps: int, deadline: float | None
             took.append((clock() - began, smallest(drawn, shape)))
         return took
 
-    limits = Limits(step=deadline, max_backoff=0.0)
+    limits = EpisodeLimits(step=deadline, max_backoff=0.0)
     with RolloutManager(Wait(), workers, limits=limits, clock=Clock.VIRTUAL) as manager:
         return manager.run(run())
 
@@ -205,7 +205,7 @@ def against_barrier(repeats: int) -> str:
         took, barrier = [], []
         for seed in range(repeats):
             workers = TimedWorkers(Latencies(seed, 0.0, 0.0, sigma=sigma))
-            limits = Limits(step=None)
+            limits = EpisodeLimits(step=None)
             with RolloutManager(Wait(agent), workers, limits=limits, clock=Clock.VIRTUAL) as manager:
                 took.append(manager.run(_seconds(manager, envs, turns)))
             barrier.append(_barrier(envs, turns, agent, Latencies(seed, 0.0, 0.0, sigma=sigma)))

@@ -13,11 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 ROOMS = ("rollenv", "sandbox", "envs", "agents", "trainers", "plugins")
 
-#: Public class names that several classes of the core have, with the reason.
-SHARED_NAMES = {
-    "Limits": "documented as those of an episode, rollenv.rollout.Limits, and of a sandbox, rollenv.sandbox.Limits"
-}
-
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 #: Contracts of import-linter, by name.
 CONTRACTS = {each["name"]: each for each in _PROJECT["tool"]["importlinter"]["contracts"]}
@@ -109,9 +104,7 @@ def test_a_public_class_name_is_one_class():
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places[node.name].append(name)
     shared = {name: where for name, where in places.items() if len(where) > 1}
-    assert {name: where for name, where in shared.items() if name not in SHARED_NAMES} == {}
-    assert SHARED_NAMES.keys() <= shared.keys(), "an exception that is needed no more"
-    assert len(SHARED_NAMES) <= 10
+    assert shared == {}
 
 
 def test_no_file_needs_itself():

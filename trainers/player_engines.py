@@ -15,7 +15,7 @@ from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.local import LocalAgent, NoEngine
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.core.errors import UsageError
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.trainers.config.player import (
     MAX_LORA_RANK,
     AnyPlayer,
@@ -139,9 +139,11 @@ def _server_engine(settings: VllmPlayer | SglangPlayer, base_agent: LocalAgent, 
     return engines[0] if len(engines) == 1 else Router(engines)
 
 
-def limits_of(rollout: RolloutConfig) -> Limits:
+def limits_of(rollout: RolloutConfig) -> EpisodeLimits:
     """Return the limits of episodes by the settings."""
-    return Limits(reset=rollout.reset_deadline, step=rollout.step_deadline, tokens=rollout.episode_tokens or None)
+    return EpisodeLimits(
+        reset=rollout.reset_deadline, step=rollout.step_deadline, tokens=rollout.episode_tokens or None
+    )
 
 
 def close(player: Any) -> None:

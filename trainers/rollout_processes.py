@@ -22,7 +22,7 @@ import torch
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.cpu_threads import cores
 from rollenv.agents.local import LocalAgent
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
@@ -83,7 +83,7 @@ class RolloutProcesses:
             cores.
     """
 
-    def __init__(self, player: LocalAgent, processes: int, limits: Limits):
+    def __init__(self, player: LocalAgent, processes: int, limits: EpisodeLimits):
         self.player, self._follows_threads = player, not processes
         count = (processes or min(len(cores()), _MOST)) - 1
         #: Number of processes to use besides this one.
@@ -134,7 +134,7 @@ class _ProcessLost(Exception):
 class _RolloutProcess:
     """One of the processes. Groups of the same iteration of the event loop are sent together."""
 
-    def __init__(self, player: LocalAgent, limits: Limits):
+    def __init__(self, player: LocalAgent, limits: EpisodeLimits):
         context = multiprocessing.get_context("fork")
         self._pipe, others = context.Pipe()
         self._process = context.Process(target=_serve, args=(others, self._pipe, player, limits), daemon=True)
@@ -225,7 +225,7 @@ class _RolloutProcess:
             self._process.join()
 
 
-def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Limits) -> None:
+def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: EpisodeLimits) -> None:
     """Play the batches from the pipe until it is closed."""
     parents.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles the user's interrupt
@@ -245,7 +245,7 @@ def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Li
         pipe.send(played)
 
 
-def _play(batch: WorkBatch, player: LocalAgent, limits: Limits) -> PlayedBatch:
+def _play(batch: WorkBatch, player: LocalAgent, limits: EpisodeLimits) -> PlayedBatch:
     player.weights_changed()
     player.version, player.sampling = batch.version, batch.sampling
     stats = player.engine.stats
@@ -266,7 +266,7 @@ async def _play_groups(manager: RolloutManager, groups: Sequence[Group], size: i
         await asyncio.gather(*(manager.play_group(group, size) for group in groups))
 
 
-def start_rollout_processes(processes: int, player: Any, limits: Limits) -> RolloutProcesses | None:
+def start_rollout_processes(processes: int, player: Any, limits: EpisodeLimits) -> RolloutProcesses | None:
     """Start the processes of ``rollout.processes``; None if there are none to start."""
     if processes == 1 or (not processes and len(cores()) == 1):
         return None

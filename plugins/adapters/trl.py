@@ -31,7 +31,7 @@ from rollenv.core.needs import peer
 from rollenv.core.registry import spec
 from rollenv.plugins.adapters import OVER, EpisodeFailed, TextEpisode, in_a_line, whole_of
 from rollenv.plugins.adapters.observations import pil_part
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.plain import from_plain, to_plain
@@ -105,12 +105,12 @@ class Rollout:
         max_turns: int | None = None,
         system: str = "",
         workers: str = "inline",
-        limits: Limits | None = None,
+        limits: EpisodeLimits | None = None,
         max_concurrent: int | None = None,
     ):
         self.max_new_tokens, self.system = max_new_tokens, system
         self.workers, self.max_concurrent = workers, max_concurrent
-        limits = limits or Limits()
+        limits = limits or EpisodeLimits()
         self.limits = dataclasses.replace(limits, turns=max_turns or limits.turns)
         self._held = contextlib.ExitStack()
         self._finalizer = weakref.finalize(self, self._held.close)

@@ -29,7 +29,7 @@ from rollenv.core.picture_forms import bound, content
 from rollenv.core.pictures import pictures
 from rollenv.core.registry import spec
 from rollenv.plugins.adapters import EpisodeFailed, in_a_line
-from rollenv.rollout.episode import Episode, Limits
+from rollenv.rollout.episode import Episode, EpisodeLimits
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.group_runner import GroupRunner
 from rollenv.rollout.records.health import Health
@@ -126,7 +126,7 @@ class RollenvEnv(vf.Env[RollenvEnvConfig]):  # type: ignore[misc]
         data = task.data
         async with agents.player.interaction(task) as talk:
             played = Trajectory(Task(data.env, data.seed, data.kwargs, options=data.options))
-            limits = Limits(step=self.config.step_deadline)
+            limits = EpisodeLimits(step=self.config.step_deadline)
             async with GroupRunner[Trajectory]() as runner:
                 now = asyncio.get_running_loop().time
                 runner.start(

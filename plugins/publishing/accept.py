@@ -34,7 +34,7 @@ from rollenv.core.registry import list_envs, spec
 from rollenv.plugins.publishing.package_index import module_of
 from rollenv.probe.floors import floors_of, shortened
 from rollenv.probe.repeat import play_again
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.evaluate import tasks_of, wilson_interval
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Trajectory
@@ -314,7 +314,7 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, l
         agents.append(("random actions", "random", RandomAgent()))
     agents += [(floor.name, floor.kind, floor.agent) for floor in floors_of(env_spec, tasks[0])]
     results, played = [], dict[str, list[Trajectory]]()
-    limits = Limits(turns=_TURNS, max_replays=0, max_backoff=0.01)
+    limits = EpisodeLimits(turns=_TURNS, max_replays=0, max_backoff=0.01)
     with RolloutManager(agents[0][2], limits=limits, max_concurrent=_TOGETHER, unhealthy_after=10**6) as manager:
         for name, kind, agent in agents:
             if name in played:

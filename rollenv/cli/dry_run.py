@@ -251,11 +251,11 @@ def states_of_turns(trained: EnvConfig, seed: int) -> str:
     if "random_action" not in spec(trained.id).abilities:
         return source
     from rollenv.agents.base import RandomAgent
-    from rollenv.rollout import Limits, RolloutManager, Task
+    from rollenv.rollout import EpisodeLimits, RolloutManager, Task
     from rollenv.trainers.credit import recurring
 
     task = Task(trained.id, seed, trained.kwargs, trained.wrappers, trained.options)
-    with RolloutManager(RandomAgent(), limits=Limits(turns=_TURNS)) as manager:
+    with RolloutManager(RandomAgent(), limits=EpisodeLimits(turns=_TURNS)) as manager:
         (group,) = manager.collect([task], _LOOKS)
     turns = [turn for trajectory in group for turn in trajectory.turns]
     share = recurring(turns, [0] * len(turns))

@@ -50,7 +50,7 @@ def command(
     from rollenv.agents.chat import ChatAgent
     from rollenv.agents.chat.endpoint import Patience
     from rollenv.core.registry import named_wrappers, spec
-    from rollenv.rollout.episode import Limits
+    from rollenv.rollout.episode import EpisodeLimits
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.types import Task, Trajectory
 
@@ -75,7 +75,7 @@ def command(
             patience=patience,
         )
         about["model"] = player.body["model"] = model or asyncio.run(only_model(base_url, key, patience))
-        limits = Limits(step=step_deadline, turns=max_turns)
+        limits = EpisodeLimits(step=step_deadline, turns=max_turns)
         with make_workers(workers) as pool, RolloutManager(player, pool, limits=limits) as manager:
             (played,) = manager.play([Trajectory(task)])
     except Exception as error:  # rollenv's own are printed and give the exit code, as for any command

@@ -348,7 +348,7 @@ def playing(
         panel: whose episodes these are, so that each must begin as its member does.
     """
     from rollenv.panels.check import Watched
-    from rollenv.rollout.episode import Limits
+    from rollenv.rollout.episode import EpisodeLimits
     from rollenv.rollout.manager import RolloutManager
 
     with (
@@ -357,7 +357,7 @@ def playing(
         RolloutManager(
             player,
             pool,
-            limits=Limits(step=play.step_deadline),
+            limits=EpisodeLimits(step=play.step_deadline),
             max_concurrent=options.concurrency or concurrent_episodes(player),
             keep_views=play.out is not None,
             run_dir=play.out,

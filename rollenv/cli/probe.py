@@ -64,7 +64,7 @@ def command(
     from rollenv.probe.page import page_result
     from rollenv.probe.run import probe
     from rollenv.report import write_report
-    from rollenv.rollout.episode import Limits
+    from rollenv.rollout.episode import EpisodeLimits
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.records.storage import write
 
@@ -81,7 +81,7 @@ def command(
         config, player = _player(env, given, agent, options, display)
         describe_data(config.env.id, config.env.kwargs)
         together = options.concurrency or _CONCURRENT
-        limits = Limits(turns=200, episode=30 * minutes)
+        limits = EpisodeLimits(turns=200, episode=30 * minutes)
         with (
             make_workers(workers) as pool,
             RolloutManager(player, pool, limits=limits, max_concurrent=together, unhealthy_after=10_000) as manager,

@@ -1,7 +1,7 @@
 """Rollouts: trajectories, groups, the manager, evaluation."""
 
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches
@@ -10,8 +10,8 @@ from rollenv.rollout.workers.processes import ProcessWorkers
 
 __all__ = [
     "Clock",
+    "EpisodeLimits",
     "Group",
-    "Limits",
     "ProcessWorkers",
     "RolloutManager",
     "RolloutStream",

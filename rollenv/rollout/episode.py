@@ -35,7 +35,7 @@ _LOSSES_ALONE = 3
 
 
 @dataclass(frozen=True)
-class Limits:
+class EpisodeLimits:
     """Deadlines in seconds, and how many failures are tolerated. Environments' deadlines need interruptible workers."""
 
     reset: float | None = 300.0
@@ -100,7 +100,7 @@ class Episode:
     trajectory: Trajectory
     agent: Agent
     workers: Workers
-    limits: Limits
+    limits: EpisodeLimits
     health: Health
     views: bool
     clock: Callable[[], float]

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from rollenv.agents.base import Agent
 from rollenv.core.errors import UsageError
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.episode import Episode, Limits
+from rollenv.rollout.episode import Episode, EpisodeLimits
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.group_reward import GroupFunction, GroupReward
 from rollenv.rollout.group_runner import GroupRunner
@@ -66,7 +66,7 @@ class RolloutManager:
         agent: Agent,
         workers: Workers | None = None,
         *,
-        limits: Limits | None = None,
+        limits: EpisodeLimits | None = None,
         max_concurrent: int | None = None,
         reward: Callable[[Trajectory], Awaitable[float]] | None = None,
         group_reward: GroupFunction | None = None,
@@ -80,7 +80,7 @@ class RolloutManager:
         if max_concurrent is not None and max_concurrent < 1:
             raise UsageError(f"max_concurrent must be at least 1, got {max_concurrent}")
         self.agent, self.workers = agent, workers or InlineWorkers()
-        self.limits = limits or Limits()
+        self.limits = limits or EpisodeLimits()
         self.max_concurrent = max_concurrent
         self.reward, self.on_trajectory, self.keep_views = reward, on_trajectory, keep_views
         self.group_reward = group_reward and GroupReward(group_reward, self.limits.reward)

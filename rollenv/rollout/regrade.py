@@ -12,7 +12,7 @@ from typing import Any, Literal
 from rollenv.agents.base import Action, Agent, EnvHandle, NothingToSay, Session
 from rollenv.core.errors import RollenvError, describe
 from rollenv.core.trust import named_by_task
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.stored import StoredEpisode
 from rollenv.rollout.types import Trajectory
@@ -56,7 +56,7 @@ def regrade(
         trust: allow what the tasks name (:mod:`rollenv.core.trust`); otherwise such an episode is not judged.
     """
     rest = iter(episodes)
-    limits = Limits(step=step_deadline, max_replays=0, max_backoff=0.0)  # a failure would come again
+    limits = EpisodeLimits(step=step_deadline, max_replays=0, max_backoff=0.0)  # a failure would come again
     with RolloutManager(Replayer(), workers, limits=limits, unhealthy_after=1 << 60) as manager:
         while chunk := list(itertools.islice(rest, _CHUNK)):
             refused = [_refusal(each.trajectory, reward is not None, trust) for each in chunk]

@@ -10,7 +10,7 @@ from test_chat import PASSING
 
 from rollenv.agents.chat import ChatAgent
 from rollenv.agents.chat.endpoint import Patience
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 
@@ -48,7 +48,7 @@ def test_the_run_goes_on_and_says_what_failed(name):
     spoilt = Spoilt(KINDS[name], good_chats=0)
     with ChatServer(spoilt) as server:
         agent = ChatAgent("tiny", server.url, patience=patience)
-        manager = RolloutManager(agent, limits=Limits(max_replacements=0), unhealthy_after=1)
+        manager = RolloutManager(agent, limits=EpisodeLimits(max_replacements=0), unhealthy_after=1)
         with manager:
             groups = manager.collect([Task(ENV, s) for s in range(6)], 2)
         server.wait_closed()

@@ -17,7 +17,7 @@ from rollenv.agents.gateway.session import Caps
 from rollenv.agents.harness.agent import HarnessAgent, TrainedHarnessAgent
 from rollenv.core.pictures import is_picture_token, numbered
 from rollenv.core.tools.calls import write_calls
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.samples import drift, trajectory_samples
 from rollenv.rollout.types import Task, Trajectory
@@ -243,6 +243,6 @@ def test_a_limit_on_turns_holds_for_calls_too(moves):
         def start(self, env, seed):
             return Three()
 
-    with RolloutManager(Agent(), limits=Limits(turns=2)) as manager:
+    with RolloutManager(Agent(), limits=EpisodeLimits(turns=2)) as manager:
         (played,) = manager.play([Trajectory(Task(ROOM, SEED))])
     assert (played.status, len(played.turns), played.record) == ("truncated", 3, {"asked": 3})

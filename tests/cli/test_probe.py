@@ -19,7 +19,7 @@ from rollenv.probe.page import page_result
 from rollenv.probe.run import probe
 from rollenv.probe.teach import TaskCounts, Taught, informative
 from rollenv.probe.verdict import ENOUGH, FloorResult, advice, allowed, judge
-from rollenv.rollout import Limits, RolloutManager
+from rollenv.rollout import EpisodeLimits, RolloutManager
 from rollenv.trainers.config import load_config
 
 
@@ -36,7 +36,7 @@ def probed(name, noise=0.7, seconds=60.0, **sizes):
     config = load_config(f"planted:{name}-v0", ["model=MODEL"])
     agent = OracleAgent(noise)
     sizes = {"n": 12, "k": 8} | sizes
-    with RolloutManager(agent, limits=Limits(max_backoff=0.0), max_concurrent=32) as manager:
+    with RolloutManager(agent, limits=EpisodeLimits(max_backoff=0.0), max_concurrent=32) as manager:
         return probe(config, agent, f"noisy:{noise}", manager, seconds=seconds, watch=lambda *_: None, **sizes)
 
 

@@ -12,7 +12,7 @@ import rollenv
 from rollenv.agents import RandomAgent
 from rollenv.agents.base import Action
 from rollenv.core import registry
-from rollenv.rollout import Group, Limits, RolloutManager, Task, Trajectory, Turn
+from rollenv.rollout import EpisodeLimits, Group, RolloutManager, Task, Trajectory, Turn
 from rollenv.rollout.filters import mean_between, varied
 
 REWARDS = st.lists(st.floats(-100, 100).map(lambda x: round(x, 3)), min_size=1, max_size=8)
@@ -70,7 +70,7 @@ class Wordy:
 
 @pytest.mark.parametrize(("tokens", "turns"), [(1, 1), (25, 3), (30, 3)])
 def test_an_episode_ends_when_its_tokens_are_spent(tokens, turns):
-    with RolloutManager(Wordy(), limits=Limits(tokens=tokens)) as manager:
+    with RolloutManager(Wordy(), limits=EpisodeLimits(tokens=tokens)) as manager:
         (group,) = manager.collect([Task("game:Sokoban-v0-easy", 0)])
     (trajectory,) = group
     assert (trajectory.status, len(trajectory.turns)) == ("truncated", turns)

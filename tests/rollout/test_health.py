@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from troubled import ID, Echo, register
 
 from rollenv.core.registry import spec
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import EnvUnhealthy, Health
 from rollenv.rollout.types import Task
@@ -140,7 +140,7 @@ class _Named:
 
 def test_work_moves_away_from_a_worker_that_fails(monkeypatch):
     register(monkeypatch)
-    with RolloutManager(Echo(), TwoWorkers(), limits=Limits(max_replays=8), max_concurrent=4) as manager:
+    with RolloutManager(Echo(), TwoWorkers(), limits=EpisodeLimits(max_replays=8), max_concurrent=4) as manager:
         groups = manager.collect([Task(ID, s) for s in range(40)])
     assert all(t.complete and t.worker == "good" for g in groups for t in g)
     bad = manager.health.worker("bad")

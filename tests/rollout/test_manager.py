@@ -16,7 +16,7 @@ import rollenv
 from rollenv import UnknownEnv, UsageError
 from rollenv.agents.base import Action, AgentFailed, ContextFull, OracleAgent, RandomAgent, Session
 from rollenv.rollout import filters
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager as AnyManager
 from rollenv.rollout.records.health import EnvUnhealthy, RewardUnhealthy
 from rollenv.rollout.types import Task
@@ -31,7 +31,7 @@ def troubled(monkeypatch):
 
 def RolloutManager(agent, limits=None, **settings):
     """A manager that does not rest between attempts."""
-    return AnyManager(agent, limits=replace(limits or Limits(), max_backoff=0.0), **settings)
+    return AnyManager(agent, limits=replace(limits or EpisodeLimits(), max_backoff=0.0), **settings)
 
 
 class Scripted(Session):
@@ -159,7 +159,7 @@ def test_an_environment_that_cannot_be_replayed_says_so():
             return (f"{super()._step(action)[0]} {self.mood}", 0.0, self.turn == 4, False, {})
 
     rollenv.register("test:Moody-v0", Moody)
-    manager = RolloutManager(Echo(), limits=Limits(max_replacements=0))
+    manager = RolloutManager(Echo(), limits=EpisodeLimits(max_replacements=0))
     ((trajectory,),) = manager.collect([Task("test:Moody-v0", 0)])
     assert trajectory.status == "failed"
     assert "call 1" in trajectory.error
@@ -169,7 +169,7 @@ def test_an_environment_that_cannot_be_replayed_says_so():
 def test_an_environment_that_always_fails_stops_the_rollout_and_says_since_when_and_why():
     tasks = [Task(ID, s, {"trouble": "raise"}) for s in range(200)]
     with pytest.raises(EnvUnhealthy, match=r"test:Troubled-v0.*lost my board"):
-        RolloutManager(Echo(), unhealthy_after=10, limits=Limits(max_replays=0)).collect(tasks)
+        RolloutManager(Echo(), unhealthy_after=10, limits=EpisodeLimits(max_replays=0)).collect(tasks)
 
 
 # -- agents that fail --------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_a_full_context_truncates_the_trajectory():
 
 @pytest.mark.parametrize("turns", [1, 3])
 def test_an_episode_may_be_given_fewer_turns(turns):
-    with RolloutManager(RandomAgent(), Limits(turns=turns)) as manager:
+    with RolloutManager(RandomAgent(), EpisodeLimits(turns=turns)) as manager:
         ((short,),) = manager.collect([Task("game:Sokoban-v0-easy", 1)])
     with RolloutManager(RandomAgent()) as manager:
         ((whole,),) = manager.collect([Task("game:Sokoban-v0-easy", 1)])
@@ -192,11 +192,11 @@ def test_an_episode_may_be_given_fewer_turns(turns):
     assert [turn.text for turn in short.turns] == [turn.text for turn in whole.turns[:turns]]
     assert short.final_observation == whole.turns[turns].observation
     with pytest.raises(UsageError, match="turn"):
-        Limits(turns=0)
+        EpisodeLimits(turns=0)
 
 
 def test_an_agent_that_gives_up_fails_the_trajectory_and_not_the_environment():
-    manager = RolloutManager(Scripted(give_up), limits=Limits(max_replacements=0), unhealthy_after=1)
+    manager = RolloutManager(Scripted(give_up), limits=EpisodeLimits(max_replacements=0), unhealthy_after=1)
     ((trajectory,),) = manager.collect([Task(ID, 0)])
     assert (trajectory.status, trajectory.error) == ("failed", "the endpoint answered 500 four times")
 
@@ -208,7 +208,9 @@ def test_a_bug_in_the_agent_ends_the_rollout_and_closes_everything():
     assert agent.last.closed == 1
 
 
-@pytest.mark.parametrize(("limits", "text"), [(Limits(agent=0.05), "did not answer"), (Limits(episode=0.05), "longer")])
+@pytest.mark.parametrize(
+    ("limits", "text"), [(EpisodeLimits(agent=0.05), "did not answer"), (EpisodeLimits(episode=0.05), "longer")]
+)
 def test_deadlines_hold_for_agents(limits, text):
     limits = replace(limits, max_replacements=0)
     agent = Scripted(never)
@@ -413,7 +415,7 @@ def test_a_reward_that_cannot_be_computed_fails_its_trajectory():
     async def reward(trajectory):
         raise ConnectionError("no judge")
 
-    manager = RolloutManager(Echo(), reward=reward, limits=Limits(max_replacements=0))
+    manager = RolloutManager(Echo(), reward=reward, limits=EpisodeLimits(max_replacements=0))
     ((trajectory,),) = manager.collect([Task(ID, 0)])
     assert trajectory.status == "failed"
     assert "no judge" in trajectory.error

@@ -12,11 +12,11 @@ from misbehaving import ID, KINDS, TURNS, alive, task
 from waiting import eventually
 
 from rollenv.agents.base import RandomAgent
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.workers.processes import ProcessWorkers
 
-LIMITS = Limits(reset=2.0, step=2.0, agent=30.0, max_replays=0, max_backoff=0.0, max_replacements=0)
+LIMITS = EpisodeLimits(reset=2.0, step=2.0, agent=30.0, max_replays=0, max_backoff=0.0, max_replacements=0)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,13 +16,13 @@ from troubled import ID, Echo, all_up, chain, register
 import rollenv
 from rollenv import UnknownEnv, UsageError
 from rollenv.agents.base import OracleAgent, RandomAgent
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.processes import ProcessWorkers
 
 pytestmark = pytest.mark.slow
-QUICK = Limits(max_backoff=0.0)
+QUICK = EpisodeLimits(max_backoff=0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ from troubled import ID, Echo, all_up, chain, register
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.ray import RayWorkers
 
 pytestmark = pytest.mark.integration
-QUICK = Limits(max_backoff=0.0)
+QUICK = EpisodeLimits(max_backoff=0.0)
 OPTIONS = {
     "num_cpus": 0.5,
     "runtime_env": {"env_vars": {"PYTHONPATH": search_path(__file__)}},

@@ -18,7 +18,7 @@ from rollenv.agents.base import Action, ContextFull, OracleAgent, RandomAgent
 from rollenv.agents.seats import Seats
 from rollenv.core.env_spec import wrap
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records import storage
 from rollenv.rollout.seats import by_seat, from_seat, score_of
@@ -128,7 +128,7 @@ class Broken(RandomAgent):
 def test_who_fails_forfeits_the_game(how, first, seconds):
     agents = [Broken(how), RandomAgent()] if first else [RandomAgent(), Broken(how)]
     agent = Seats(agents, ["learner", "other"], seconds=seconds)
-    played = play(agent, 4, limits=Limits(max_replacements=0), clock=Clock.VIRTUAL)
+    played = play(agent, 4, limits=EpisodeLimits(max_replacements=0), clock=Clock.VIRTUAL)
     loser = 0 if first else 1
     for game in played:
         assert game.status == "terminated"
@@ -209,7 +209,7 @@ def test_who_spends_the_tokens_or_the_time_of_a_game_forfeits_it():
 
             return Session()
 
-    for limits in (Limits(episode=100.0), Limits(tokens=60)):
+    for limits in (EpisodeLimits(episode=100.0), EpisodeLimits(tokens=60)):
         agent = Seats([Slow(), Says("thinking")], ["learner", "other"])
         with card_game.registered(Talk=Talk), RolloutManager(agent, limits=limits, clock=Clock.VIRTUAL) as manager:
             [game] = manager.play([Trajectory(Task("seats:Talk-v0", 0))])
@@ -233,7 +233,7 @@ def test_what_breaks_the_contract_fails_with_the_key(wrong):
             observation, _ = super()._reset(options)
             return observation, wrong
 
-    manager = RolloutManager(RandomAgent(), limits=Limits(max_replays=0))
+    manager = RolloutManager(RandomAgent(), limits=EpisodeLimits(max_replays=0))
     with card_game.registered(Wrong=Wrong), manager:
         [trajectory] = manager.play([Trajectory(Task("seats:Wrong-v0", 0))])
     assert trajectory.failure == "wrong"
@@ -252,7 +252,7 @@ class Growing(Cards):
 
 
 def test_a_game_whose_players_change_fails_alone(tmp_path):
-    manager = RolloutManager(RandomAgent(), limits=Limits(max_replays=0))
+    manager = RolloutManager(RandomAgent(), limits=EpisodeLimits(max_replays=0))
     with card_game.registered(Growing=Growing), manager:
         played = manager.play([Trajectory(Task("seats:Growing-v0", 0)), Trajectory(Task(ID, 0))])
     assert [t.failure for t in played] == ["wrong", ""]
@@ -261,7 +261,7 @@ def test_a_game_whose_players_change_fails_alone(tmp_path):
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_a_game_that_is_cut_off_shows_no_seat_what_another_sees(turns):
-    for trajectory in play(RandomAgent(), limits=Limits(turns=turns)):
+    for trajectory in play(RandomAgent(), limits=EpisodeLimits(turns=turns)):
         env = rollenv.make(ID)
         env.reset(seed=trajectory.task.seed)
         others = "JQK"[env.unwrapped.cards[1 - trajectory.seat]]
@@ -293,7 +293,7 @@ def test_nothing_is_lost_when_workers_are_killed_and_a_seat_hangs():
 
     with ProcessWorkers(2, ping_every=0.1, lost_after=4.0, close_deadline=1.0) as pool:
         agent = Seats([OracleAgent(0.5), SometimesHangs()], seconds=2.0)
-        with RolloutManager(agent, pool, limits=Limits(max_backoff=0.0)) as manager:
+        with RolloutManager(agent, pool, limits=EpisodeLimits(max_backoff=0.0)) as manager:
             played = manager.play([Trajectory(task) for task in games], kill_one)
     with RolloutManager(Seats([OracleAgent(0.5), RandomAgent()])) as manager:
         undisturbed = manager.play([Trajectory(task) for task in games])

@@ -27,7 +27,7 @@ from rollenv.agents.base import Action, AgentFailed, RandomAgent, Session
 from rollenv.agents.engines.base import EngineFailed
 from rollenv.rollout import validation
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import AgentUnhealthy, RewardUnhealthy
 from rollenv.rollout.stream import RolloutStream
@@ -36,7 +36,7 @@ from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.processes import ProcessWorkers
 
-LIMITS = Limits(max_replays=0, max_backoff=0.0, max_replacements=0, agent=2.0)
+LIMITS = EpisodeLimits(max_replays=0, max_backoff=0.0, max_replacements=0, agent=2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +212,7 @@ def test_seeds_of_numpy_are_whole_numbers():
 
 
 def test_agents_have_a_deadline_by_default():
-    assert Limits().agent is not None
+    assert EpisodeLimits().agent is not None
     with RolloutManager(Says(lambda: asyncio.sleep(10**6)), clock=Clock.VIRTUAL) as manager:
         _, (bad,) = manager.collect([Task(ID, 0), Task(ID, 1)])
     assert bad.status == "failed"
@@ -363,7 +363,7 @@ def test_episodes_that_hold_the_interpreters_lock_fail_nobody_else():
 
     with pytest.MonkeyPatch.context() as patch:
         misbehaving.register(patch)
-        limits = Limits(step=1.0, reset=10.0, max_replays=0, max_backoff=0.0, max_replacements=0)
+        limits = EpisodeLimits(step=1.0, reset=10.0, max_replays=0, max_backoff=0.0, max_replacements=0)
         with ProcessWorkers(2, ping_every=0.2) as pool, RolloutManager(RandomAgent(), pool, limits=limits) as manager:
             groups = manager.collect([*holding, *[misbehaving.task(seed=s) for s in range(12)]])
     assert [t.status for g in groups for t in g] == ["failed"] * 4 + ["terminated"] * 12
@@ -382,7 +382,7 @@ def test_a_group_that_ends_its_workers_costs_seconds_and_few_deaths():
     assert [t.status for t in bad] == ["failed"] * 8
     assert "signal 11" in bad.trajectories[0].error
     assert all(t.status == "terminated" for g in good for t in g)
-    assert deaths <= 8 * (1 + Limits().max_replacements) + 8, "each suspect ends one worker of others at most"
+    assert deaths <= 8 * (1 + EpisodeLimits().max_replacements) + 8, "each suspect ends one worker of others at most"
 
 
 CONTROL_C = """
@@ -422,7 +422,7 @@ def test_a_standstill_of_the_event_loop_is_no_fault_of_workers_or_environments()
                 time.sleep(6)
             return Action("go", policy_version=3)
 
-    limits = Limits(reset=5.0, step=5.0, max_replays=0)
+    limits = EpisodeLimits(reset=5.0, step=5.0, max_replays=0)
     with (
         ProcessWorkers(2, ping_every=0.2, lost_after=5.0) as pool,
         RolloutManager(Holds(None), pool, limits=limits) as manager,

@@ -13,7 +13,7 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import UsageError
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.trainers import rollout_processes
@@ -32,7 +32,7 @@ def player():
 
 @pytest.fixture
 def processes(player):
-    started = RolloutProcesses(player, 3, Limits())
+    started = RolloutProcesses(player, 3, EpisodeLimits())
     yield started
     started.close()
 
@@ -123,9 +123,9 @@ def test_an_error_is_raised_as_without_other_processes(player, processes):
 
 
 def test_cores_that_are_free_decide_where_no_number_is_given(player, monkeypatch):
-    assert start_rollout_processes(1, player, Limits()) is None
+    assert start_rollout_processes(1, player, EpisodeLimits()) is None
     monkeypatch.setattr("rollenv.trainers.rollout_processes.cores", lambda: [0, 1, 2])
-    started = start_rollout_processes(0, player, Limits())
+    started = start_rollout_processes(0, player, EpisodeLimits())
     for free, active in ((1, 0), (2, 1), (9, 2)):
         with started.sharing(free):
             assert started.active == active

@@ -12,7 +12,7 @@ from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import MissingExtra
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.samples import drift, trajectory_samples
 from rollenv.rollout.types import Task, Trajectory
@@ -53,7 +53,7 @@ def test_a_harness_plays_a_task_and_its_tokens_are_those_that_were_drawn(name, a
     monkeypatch.setattr(agent.engine, "generate", spy)
     player = TrainedHarnessAgent(agent, name, seconds=300, max_turns=3)
     try:
-        with make_workers("1") as workers, RolloutManager(player, workers, limits=Limits(reset=600)) as manager:
+        with make_workers("1") as workers, RolloutManager(player, workers, limits=EpisodeLimits(reset=600)) as manager:
             (played,) = manager.play([Trajectory(Task("shell:Logs-v0-easy", 1))])
     except MissingExtra as error:
         pytest.skip(str(error))

@@ -27,7 +27,7 @@ from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.core.pictures import picture
 from rollenv.plugins.adapters import OVER, EpisodeFailed
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 
 with warnings.catch_warnings():
     warnings.simplefilter("error")  # the version is the tested one
@@ -221,7 +221,7 @@ def test_a_prompt_that_names_no_task(tmp_path, prompt):
 
 def test_episodes_of_a_failing_environment_are_not_trained_on(tmp_path, caplog):
     tasks = dataset("test:Talk-v0", 50, trouble="short")
-    limits = Limits(max_replays=0, max_replacements=0)
+    limits = EpisodeLimits(max_replays=0, max_replacements=0)
     trainer = trainer_of(tmp_path, Rollout(1, limits=limits), tasks, max_steps=1)
     with caplog.at_level(logging.WARNING, "rollenv.plugins.adapters.trl"):
         trainer.train()
@@ -235,7 +235,7 @@ def test_episodes_of_a_failing_environment_are_not_trained_on(tmp_path, caplog):
 
 
 def test_an_environment_that_always_fails_ends_the_training(tmp_path):
-    limits = Limits(max_replays=0, max_replacements=0)
+    limits = EpisodeLimits(max_replays=0, max_replacements=0)
     tasks = dataset("test:Talk-v0", 5, trouble="always")
     trainer = trainer_of(tmp_path, Rollout(1, limits=limits), tasks)
     with pytest.raises(EpisodeFailed) as told:

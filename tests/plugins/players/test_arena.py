@@ -17,7 +17,7 @@ from rollenv.agents.base import Action, Agent, ConstantAgent, NothingToSay, Orac
 from rollenv.agents.seats import SeatFailed
 from rollenv.plugins.players.arena import RoundRobin, pairs_of, ratings, results
 from rollenv.rollout.clock import Clock
-from rollenv.rollout.episode import Limits
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.base import EnvFailure
@@ -52,7 +52,7 @@ def play(agents, deals=6, env_id=card_game.ID):
     """Results and games of a round robin, in virtual time: who hangs costs none."""
     table = RoundRobin(agents)
     games = [Trajectory(Task(env_id, seed), member=m) for seed in range(deals) for m in range(len(table.pairs))]
-    with RolloutManager(table, limits=Limits(max_replacements=0), clock=Clock.VIRTUAL) as manager:
+    with RolloutManager(table, limits=EpisodeLimits(max_replacements=0), clock=Clock.VIRTUAL) as manager:
         manager.play(games)
     return results([*agents], games), games
 
