@@ -1,8 +1,5 @@
 """Processes that play a part of a batch: what they play is what this one would have played."""
 
-import os
-import signal
-
 import pytest
 import torch
 from waiting import eventually
@@ -72,44 +69,26 @@ def test_weights_that_were_trained_in_place_are_new_everywhere(player, processes
     assert alone == after
 
 
-def test_the_groups_of_a_process_that_dies_are_played_by_the_others(player, processes, caplog):
+def test_the_groups_of_a_process_that_dies_are_played_by_the_main_one(player, processes, caplog):
     expected = play(player)
     player.version -= 1
-    os.kill(processes._processes[0]._process.pid, signal.SIGKILL)
-    assert play(player, processes) == expected
-    player.version -= 1
-    assert play(player, processes) == expected
-    assert caplog.text.count("its groups are played by the main process") == 1
+    processes.children[0].kill()
+    for _ in range(2):
+        assert play(player, processes) == expected
+        player.version -= 1
+    assert caplog.text.count("a rollout process has ended") == 1
+    assert eventually(lambda: not any(child.is_running() for child in processes.children))
 
 
-@pytest.mark.parametrize("when", ["before", "while it plays"])
-def test_the_groups_of_a_process_that_is_stopped_are_played_by_the_others(player, processes, caplog, monkeypatch, when):
+def test_the_groups_of_a_process_that_is_stopped_are_played_by_the_main_one(player, processes, monkeypatch):
     monkeypatch.setattr(rollout_processes, "LOOK_EVERY", 0.05)
     expected = play(player)
     player.version -= 1
-    process = processes._processes[0]
-    if when == "before":
-        os.kill(process._process.pid, signal.SIGSTOP)
-        eventually(process._is_stopped)
-    else:
-        is_stopped, looks = process._is_stopped, []
-
-        def stop_after_the_first_look():
-            looks.append(None)
-            if len(looks) == 1:
-                os.kill(process._process.pid, signal.SIGSTOP)
-                eventually(is_stopped)
-                return False
-            return is_stopped()
-
-        monkeypatch.setattr(process, "_is_stopped", stop_after_the_first_look)
-    assert play(player, processes) == expected
-    assert caplog.text.count("is stopped") == 1
-    assert process._process.is_alive() == (when == "before")
-    if when == "before":
-        os.kill(process._process.pid, signal.SIGCONT)
-    player.version -= 1
-    assert play(player, processes) == expected
+    for child in processes.children:
+        child.suspend()
+    for _ in range(2):
+        assert play(player, processes) == expected
+        player.version -= 1
 
 
 def test_an_error_is_raised_as_without_other_processes(player, processes):

@@ -234,7 +234,7 @@ def _work(connection: int, threads: int) -> None:
     try:
         with contextlib.suppress(OSError):
             os.setsid()
-        _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         _prctl(_SET_SUBREAPER, 1)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")  # if memory runs out, kill this process before the training process
@@ -278,6 +278,11 @@ def _kill_children(keep: Iterable[int] = ()) -> None:
 def _report(requests: socket.socket, number: int, pid: int, why: str | None) -> None:
     with contextlib.suppress(OSError):
         requests.send(json.dumps([number, pid, why]).encode())
+
+
+def die_with_parent() -> None:
+    """Let this process be killed when its parent ends."""
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _prctl(option: int, value: int) -> None:
