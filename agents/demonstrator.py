@@ -57,7 +57,7 @@ class _Demonstration(Session):
             except Unsolvable as error:
                 raise AgentFailed(f"the expert cannot solve this task: {error}") from error
         self.turn += 1
-        ids = given_answer(self.agent, action, self.inner.play if isinstance(self.inner.play, Conversation) else None)
+        ids = spoken_ids(self.agent, action, self.inner.play if isinstance(self.inner.play, Conversation) else None)
         return self.inner.take(observation, prompt, Response([*ids], [0.0] * len(ids)))
 
     def record(self) -> Mapping[str, Any]:
@@ -67,7 +67,7 @@ class _Demonstration(Session):
         self.inner.close()
 
 
-def given_answer(agent: LocalAgent, text: str, chat: Conversation | None = None) -> Ids:
+def spoken_ids(agent: LocalAgent, text: str, chat: Conversation | None = None) -> Ids:
     """Return the tokens that a model has to sample to say a text, with its stop token.
 
     Args:

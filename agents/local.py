@@ -21,7 +21,6 @@ from rollenv.agents.prompts.session import (
     AGENT_FILE,
     ResponseText,
     TokenSession,
-    begun,
     plain_ids,
     saved_format,
     stop_ids,
@@ -188,17 +187,7 @@ class LocalAgent(OwnsEngine, Agent):
             return ChatFormat.from_settings(self.tokenizer, self.prompt.template_args).prompt(
                 text, self.prompt.examples, images
             )
-        text = as_text(self.prompt.examples, text)
-        backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            return begun(
-                plain_ids(text, images, self.tokenizer, lambda t: self.tokenizer.encode(t, add_special_tokens=False)),
-                self.tokenizer,
-            )
-        backend.no_truncation()  # several times as fast as the call above
-        backend.no_padding()
-        ids = plain_ids(text, images, self.tokenizer, lambda t: backend.encode(t, add_special_tokens=False).ids)
-        return begun(ids, self.tokenizer)
+        return plain_ids(as_text(self.prompt.examples, text), images, self.tokenizer)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """Return the text of a response."""

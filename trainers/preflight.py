@@ -18,8 +18,8 @@ from rollenv.core.needs import Package
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.own import check_functions
-from rollenv.trainers.given_episodes import Unusable, check_given
 from rollenv.trainers.policies.routing import experts_per_token
+from rollenv.trainers.stored_episodes import Unusable, check_stored
 from rollenv.trainers.tracking import trackers_of
 
 
@@ -48,7 +48,7 @@ def preflight(config: TrainConfig) -> None:
     trackers_of(config.trackers)
     if isinstance(config.batches, StoredConfig):
         chats = config.model.path != "tiny" or config.prompt.kind == "conversation"
-        check_given(config.batches.data, Unusable(config.batches.unusable), chats=chats)
+        check_stored(config.batches.data, Unusable(config.batches.unusable), chats=chats)
 
     here = placement.by_ray and not (placement.address or os.environ.get("RAY_ADDRESS"))
     if here and placement.devices == "gpu" and not torch.cuda.is_available():

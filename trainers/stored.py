@@ -1,4 +1,4 @@
-"""Batches of given episodes instead of played ones: an expert's, stored ones, or rows of files; each once per epoch."""
+"""Batches of stored episodes instead of played ones: demonstrations, episodes or rows of files; each once per epoch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rollenv.trainers.batches import Batches
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import BradleyTerry, Kto, Preference
 from rollenv.trainers.config.batches import StoredConfig
-from rollenv.trainers.given_episodes import ORACLE, Epochs, Unusable, is_held_out, read_given
 from rollenv.trainers.reward_model import accuracy_of_lengths, pairs_of
 from rollenv.trainers.sources.base import TaskSource
+from rollenv.trainers.stored_episodes import ORACLE, Epochs, Unusable, is_held_out, read_stored
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class StoredBatches(Batches):
             _demonstrate(self, agent, file, report)
             given = [str(file)]
         self.unusable = Unusable(config.batches.unusable)
-        found = read_given(given, agent, compared, config.batches.where, report, self.unusable)
+        found = read_stored(given, agent, compared, config.batches.where, report, self.unusable)
         self.unusable.tell()
         self.held_out = [group for group in found if is_held_out(group, self.settings.held_out)]
         self.groups = [group for group in found if not is_held_out(group, self.settings.held_out)]

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -277,29 +277,28 @@ class TokenizerCodec(ResponseText):
         """Return a prompt's tokens."""
         if self.format:
             return self.format.prompt(text, self.examples, images)
-        text = well_formed(as_text(self.examples, text))
-        ids = plain_ids(
-            text, images, self.tokenizer, lambda text: self.tokenizer.encode(text, add_special_tokens=False)
-        )
-        return begun(ids, self.tokenizer)
+        return plain_ids(well_formed(as_text(self.examples, text)), images, self.tokenizer)
 
 
-def plain_ids(
-    text: str, images: Sequence[Picture], tokenizer: PreTrainedTokenizerBase, encode: Callable[[str], Sequence[int]]
-) -> Ids:
-    """Return the tokens of a plain prompt with pictures."""
-    if not images:
-        return tuple(encode(text))
-    family = vision_of(tokenizer)
-    assert family is not None
-    parts = placed(text, images)
-    return tuple(
-        i for part in parts for i in (family.tokens(part, encode) if isinstance(part, Picture) else encode(part))
-    )
+def plain_ids(text: str, images: Sequence[Picture], tokenizer: PreTrainedTokenizerBase) -> Ids:
+    """Return the tokens of a plain prompt with pictures, after ``<bos>`` if the tokenizer begins texts with it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend:  # several times as fast as the tokenizer's own call
+        backend.no_truncation()
+        backend.no_padding()
 
+    def encode(part: str) -> Sequence[int]:
+        if backend:
+            return backend.encode(part, add_special_tokens=False).ids  # type: ignore[no-any-return]
+        return tokenizer.encode(part, add_special_tokens=False)  # type: ignore[no-any-return]
 
-def begun(ids: Ids, tokenizer: PreTrainedTokenizerBase) -> Ids:
-    """Return a plain prompt with the first token that the tokenizer gives a text (``<bos>``), if it gives one."""
+    if images:
+        family = vision_of(tokenizer)
+        assert family is not None
+        parts = [family.tokens(p, encode) if isinstance(p, Picture) else encode(p) for p in placed(text, images)]
+        ids = tuple(i for part in parts for i in part)
+    else:
+        ids = tuple(encode(text))
     first = tokenizer.bos_token_id
     if first is None or ids[:1] == (first,) or list(tokenizer.encode(""))[:1] != [first]:
         return ids

@@ -113,8 +113,8 @@ def rows_of(config: TrainConfig) -> dict[str, int | str]:
     from rollenv.agents.local import LocalAgent, text_model
     from rollenv.trainers.config.algorithms import Preference
     from rollenv.trainers.config.batches import StoredConfig
-    from rollenv.trainers.given_episodes import Unusable, read_given
     from rollenv.trainers.prompts import prompt_of
+    from rollenv.trainers.stored_episodes import Unusable, read_stored
 
     batches, unusable = config.batches, Unusable("drop")
     assert isinstance(batches, StoredConfig)
@@ -129,7 +129,7 @@ def rows_of(config: TrainConfig) -> dict[str, int | str]:
     prompt = prompt_of(config.prompt, config.env, chats=config.templates)
     reader = LocalAgent(model, plan.tokenizer, prompt, plays=False)
     compared = config.algorithm if isinstance(config.algorithm, Preference) else None
-    found = read_given(batches.data, reader, compared, batches.where, unusable=unusable)
+    found = read_stored(batches.data, reader, compared, batches.where, unusable=unusable)
     lengths = [len(turn.prompt_ids) + len(turn.response_ids) for group in found for t in group for turn in t.turns]
     rows: dict[str, int | str] = {"rows": len(found), "tokens of the longest": max(lengths, default=0)}
     if unusable.reasons:

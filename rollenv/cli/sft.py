@@ -54,7 +54,7 @@ def recipe_of(sources: list[str], env: str, settings: list[str]) -> tuple[str, l
             raise UsageError(f"there is no file or folder {absent[0]!r}, and no environment of that name")
     model, rate = keys.get("model", keys.get("model.path", "tiny")), _LR
     if recipe == env and env and model != "tiny":
-        from rollenv.trainers.given_episodes import has_episodes
+        from rollenv.trainers.stored_episodes import has_episodes
 
         if not any(has_episodes(Path(source)) for source in sources):  # evaluations ask as the rows do: in a chat
             own += ["prompt.kind=conversation", "prompt.examples=0"]

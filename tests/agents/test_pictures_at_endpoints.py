@@ -11,7 +11,7 @@ from rollenv.agents.gateway.gateway import Gateway
 from rollenv.core.pictures import Picture, is_picture_token, numbered, picture
 from rollenv.rollout import RolloutManager, Task
 from rollenv.rollout.records import storage
-from rollenv.trainers.given_episodes import Unusable, given_episodes
+from rollenv.trainers.stored_episodes import Unusable, groups_of_episodes
 
 PIL, io = pytest.importorskip("PIL.Image"), importlib.import_module("io")
 
@@ -60,7 +60,7 @@ def test_episodes_of_an_endpoint_are_imitated_with_their_pictures(tmp_path):
     storage.write(tmp_path / "episodes.jsonl", [episode])
     agent = seeing()
     for path in (tmp_path / "episodes.jsonl", tmp_path / "own.jsonl"):
-        (group,) = given_episodes(path, "complete", agent, None, Unusable())
+        (group,) = groups_of_episodes(path, "complete", agent, None, Unusable())
         (given,) = group.trajectories
         for turn, before in zip(given.turns, episode.turns, strict=True):
             assert {numbered(i) for i in turn.prompt_ids if is_picture_token(i)} >= {*before.images}

@@ -27,7 +27,7 @@ from rollenv.rollout import RolloutManager, Task
 from rollenv.rollout.exports import export
 from rollenv.rollout.records import storage
 from rollenv.trainers.config.algorithms import Dpo
-from rollenv.trainers.given_episodes import read_given
+from rollenv.trainers.stored_episodes import read_stored
 
 PEER = Path(__file__).parents[2] / ".bench" / "trl" / "bin" / "python"
 SOURCES = {
@@ -62,7 +62,7 @@ def words(text):
 def test_each_answer_is_learned_once_after_all_that_was_shown(agent, tmp_path, source, form):
     file, turns = exported(SOURCES[source], tmp_path, form)
     agent.engine.max_context = 100_000
-    learned = [turn for group in read_given([str(file)], agent, None) for turn in group.trajectories[0].turns]
+    learned = [turn for group in read_stored([str(file)], agent, None) for turn in group.trajectories[0].turns]
     assert len(learned) == len(turns)
     for taught, turn in zip(learned, turns, strict=True):
         read, said = words(agent.decode(taught.prompt_ids)), words(agent.decode(taught.response_ids))
@@ -90,7 +90,7 @@ def test_results_of_tools_have_the_tokens_of_play(agent, tmp_path, env_id, kwarg
     export(tmp_path / "episodes.jsonl", tmp_path / f"out.{form}.jsonl")
 
     def tokens(path):
-        learned = (t for group in read_given([str(path)], agent, None) for t in group)
+        learned = (t for group in read_stored([str(path)], agent, None) for t in group)
         return {(turn.prompt_ids, turn.response_ids) for t in learned for turn in t.turns}
 
     expert = tokens(tmp_path / "episodes.jsonl")  # random moves are played, and not learned
@@ -118,7 +118,7 @@ def test_a_gateways_record_teaches_what_the_program_was_answered(agent, tmp_path
     file = tmp_path / f"out.{form}.jsonl"
     export(tmp_path / "calls.jsonl", file)
     agent.engine.max_context = 100_000
-    learned = [turn for group in read_given([str(file)], agent, None) for turn in group.trajectories[0].turns]
+    learned = [turn for group in read_stored([str(file)], agent, None) for turn in group.trajectories[0].turns]
     assert [words(agent.decode(turn.response_ids)) for turn in learned] == [words(answer) for answer in answers]
     read = words(agent.decode(learned[-1].prompt_ids))
     assert [read.index(words(text)) for text in (asked[0], answers[0], asked[1])] == sorted(
@@ -170,7 +170,7 @@ def test_a_record_of_an_endpoint_teaches_each_line_of_calls_with_its_functions(a
     record, *others = (
         {
             (turn.prompt_ids, turn.response_ids)
-            for group in read_given([str(path)], agent, None)
+            for group in read_stored([str(path)], agent, None)
             for t in group
             for turn in t.turns
         }
@@ -192,7 +192,7 @@ def test_pictures_are_learned_as_they_were_shown(agent, tmp_path, name):
     storage.write(tmp_path / "episodes.jsonl", group.trajectories)
     file = tmp_path / "exported" / f"out.{name}"
     export(tmp_path / "episodes.jsonl", file)
-    learned = [turn for each in read_given([str(file)], seer, None) for turn in each.trajectories[0].turns]
+    learned = [turn for each in read_stored([str(file)], seer, None) for turn in each.trajectories[0].turns]
     played = group.trajectories[0].turns
     assert [(turn.prompt_ids, turn.response_ids) for turn in learned] == [
         (turn.prompt_ids, turn.response_ids) for turn in played
@@ -201,7 +201,7 @@ def test_pictures_are_learned_as_they_were_shown(agent, tmp_path, name):
     assert {image.sha256 for turn in learned for image in (*turn.images, *turn.prompt_images)} == shown != set()
     if "own" not in name:
         with pytest.raises(UsageError, match="it has pictures"):
-            read_given([str(file)], agent, None)
+            read_stored([str(file)], agent, None)
 
 
 TRAINER = """
@@ -228,7 +228,7 @@ print(json.dumps(seen))
 def test_trl_learns_the_same_tokens_from_completions(agent, tmp_path, source):
     file, _ = exported(SOURCES[source], tmp_path, "completions")
     agent.engine.max_context = 100_000
-    own = [turn for group in read_given([str(file)], agent, None) for turn in group.trajectories[0].turns]
+    own = [turn for group in read_stored([str(file)], agent, None) for turn in group.trajectories[0].turns]
     agent.save(tmp_path / "model")
     command = [PEER, "-c", TRAINER, file, tmp_path / "model", tmp_path / "out"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -268,7 +268,7 @@ def test_trl_compares_the_same_tokens_of_pairs(agent, tmp_path):
     file = tmp_path / "out.pairs.jsonl"
     export(tmp_path / "episodes.jsonl", file)
     agent.engine.max_context = 100_000
-    own = read_given([str(file)], agent, Dpo())
+    own = read_stored([str(file)], agent, Dpo())
     assert len(own) == len(tasks)
     agent.save(tmp_path / "model")
     command = [PEER, "-c", COMPARER, file, tmp_path / "model", tmp_path / "out"]

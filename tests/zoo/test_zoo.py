@@ -20,7 +20,7 @@ from rollenv.agents.engines.routing import Routing
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.messages import Message, ModelRequest
 from rollenv.agents.prompts.chat_format import ChatFormat
-from rollenv.agents.prompts.imitated import imitated_answers
+from rollenv.agents.prompts.stored_chats import stored_answers
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core import registry
 from rollenv.trainers.config import load_config
@@ -350,7 +350,7 @@ def test_given_answers_are_what_a_model_would_have_read_and_sampled(family):
         messages += [said("So it is 5.", "hm"), user("and")]
     messages.append(said("the end", *["hm"] * opened))
     numbers = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
-    answers = list(imitated_answers(chat_format, messages, template.tools or ()))
+    answers = list(stored_answers(chat_format, messages, template.tools or ()))
     for number, (prompt, ids, weight) in zip(numbers, answers, strict=True):
         after = messages[number + 1] if number + 1 < len(messages) else user("and")
         whole = tokenizer.encode(template.sampled(messages[:number], messages[number], after), add_special_tokens=False)
@@ -361,5 +361,5 @@ def test_given_answers_are_what_a_model_would_have_read_and_sampled(family):
         assert weight == 1
     if opened:  # the model closes the thought; a template that cannot show that refuses the answer
         with contextlib.suppress(UsageError):
-            ((_, ids, _),) = imitated_answers(chat_format, [user("hello"), said("It is 5.")])
+            ((_, ids, _),) = stored_answers(chat_format, [user("hello"), said("It is 5.")])
             assert tokenizer.decode(ids).lstrip().startswith(tuple(THOUGHTS.values()))

@@ -1,4 +1,4 @@
-"""Given episodes as groups of trajectories with tokens: stored ones, and rows of texts."""
+"""Stored episodes, and rows of texts, as groups of trajectories with tokens."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from rollenv.agents.demonstrator import given_answer
+from rollenv.agents.demonstrator import spoken_ids
 from rollenv.agents.engines.base import text_tokens
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts.chat_format import ChatFormat
-from rollenv.agents.prompts.imitated import imitated_answers
+from rollenv.agents.prompts.stored_chats import stored_answers
 from rollenv.agents.tiny.warm_up import Report
 from rollenv.core.errors import UsageError
 from rollenv.envs.data.own import is_data
@@ -26,7 +26,7 @@ from rollenv.rollout.seats import own_view
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config.algorithms import Kto, Preference
 from rollenv.trainers.sources.base import task_seed
-from rollenv.trainers.sources.given_rows import GivenRow, read_given_rows
+from rollenv.trainers.sources.stored_rows import StoredRow, read_stored_rows
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Unusable:
             logger.warning("%d rows are left out: %s", len(self.reasons), "; ".join(self.reasons[:5]))
 
 
-def read_given(
+def read_stored(
     paths: Sequence[str],
     agent: LocalAgent,
     compared: Preference | None,
@@ -67,7 +67,7 @@ def read_given(
     report: Report = lambda *_: None,
     unusable: Unusable | None = None,
 ) -> list[Group]:
-    """Read given episodes with the tokens of a model.
+    """Read stored episodes with the tokens of a model.
 
     Args:
         paths: folders and files of stored episodes, or of rows.
@@ -85,13 +85,13 @@ def read_given(
         if is_data(str(path)) and not has_episodes(path):
             if where:
                 raise UsageError(f"a condition chooses among stored episodes; {path} has rows of texts")
-            found += _groups_of_rows([*read_given_rows(path, unusable)], agent, compared, report, unusable)
+            found += _groups_of_rows([*read_stored_rows(path, unusable)], agent, compared, report, unusable)
         else:
-            found += given_episodes(path, where, agent, compared, unusable)
+            found += groups_of_episodes(path, where, agent, compared, unusable)
     return [group for group in found if _fits(group, agent.engine.max_context, unusable)]
 
 
-def check_given(paths: Sequence[str], unusable: Unusable, *, chats: bool = True) -> None:
+def check_stored(paths: Sequence[str], unusable: Unusable, *, chats: bool = True) -> None:
     """Check that paths exist and that their rows can be read, without a model.
 
     Args:
@@ -111,7 +111,7 @@ def check_given(paths: Sequence[str], unusable: Unusable, *, chats: bool = True)
             continue
         if not is_data(str(path)):
             raise UsageError(f"{path} has neither rows nor stored episodes")
-        rows = [*read_given_rows(path, unusable)]
+        rows = [*read_stored_rows(path, unusable)]
         for example in [] if chats else rows:
             if not all(map(_is_completion, example.chats)):
                 unusable(UsageError(f"{example.where}: {_NO_CHATS}"))
@@ -159,7 +159,7 @@ def has_episodes(path: Path) -> bool:
         return False
 
 
-def given_episodes(
+def groups_of_episodes(
     path: Path, where: str, agent: LocalAgent, compared: Preference | None, unusable: Unusable
 ) -> Iterator[Group]:
     """Yield stored episodes: each by itself to imitate, those of one task together to compare."""
@@ -213,7 +213,7 @@ def _in_tokens(episode: StoredEpisode, agent: LocalAgent) -> Trajectory:
     said = [
         answer
         for chat in chats_of(episode)
-        for answer in imitated_answers(_format(agent), chat["messages"], chat.get("tools", ()), images)
+        for answer in stored_answers(_format(agent), chat["messages"], chat.get("tools", ()), images)
     ]
     turns = t.turns
     if episode.session is not None:  # lines of its calls, which may begin alike
@@ -236,7 +236,7 @@ def _spells(turn: Turn, agent: LocalAgent) -> bool:
 
 
 def _groups_of_rows(
-    examples: list[GivenRow], agent: LocalAgent, compared: Preference | None, report: Report, unusable: Unusable
+    examples: list[StoredRow], agent: LocalAgent, compared: Preference | None, report: Report, unusable: Unusable
 ) -> list[Group]:
     wanted = "label" if isinstance(compared, Kto) else "pair"
     groups = []
@@ -253,7 +253,7 @@ def _groups_of_rows(
     return groups
 
 
-def _group_of(example: GivenRow, agent: LocalAgent, number: int, compared: bool) -> list[Group]:
+def _group_of(example: StoredRow, agent: LocalAgent, number: int, compared: bool) -> list[Group]:
     """Convert a row to a group; to none, if it has nothing to imitate."""
     task = Task(f"row:{example.where}", number)
     group = Group(task, [], number)
@@ -271,7 +271,7 @@ def _group_of(example: GivenRow, agent: LocalAgent, number: int, compared: bool)
     return [group] if group.trajectories else []
 
 
-def _answers(chat: list[dict[str, Any]], example: GivenRow, agent: LocalAgent) -> Iterator[tuple[Any, ...]]:
+def _answers(chat: list[dict[str, Any]], example: StoredRow, agent: LocalAgent) -> Iterator[tuple[Any, ...]]:
     """Yield prompt, answer and weight of each answer as tokens, then its text and what it answers."""
     places = [n for n, message in enumerate(chat) if message["role"] == "assistant"]
     texts = [(str(chat[n].get("content") or ""), str(chat[n - 1].get("content") or "") if n else "") for n in places]
@@ -279,12 +279,12 @@ def _answers(chat: list[dict[str, Any]], example: GivenRow, agent: LocalAgent) -
         raise UsageError("it has pictures, and this model reads texts only")
     if agent.tokenizer.chat_template and getattr(agent.prompt, "chat", True):
         images = {image.sha256: image for image in example.images}
-        answers = imitated_answers(_format(agent), chat, example.tools, images)
+        answers = stored_answers(_format(agent), chat, example.tools, images)
         for given, text in zip(answers, texts, strict=True):
             yield *given, *text
     elif _is_completion(chat):
         ((said, asked),) = texts
-        yield agent.encode(asked), given_answer(agent, said), 1.0, said, asked
+        yield agent.encode(asked), spoken_ids(agent, said), 1.0, said, asked
     else:
         raise UsageError(_NO_CHATS)
 

@@ -1,4 +1,4 @@
-"""Rows of given answers, for learning from them: the shapes that TRL, axolotl and verl read."""
+"""Stored rows of answers, for learning from them: the shapes that TRL, axolotl and verl read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHAPES = (
 
 
 @dataclass(frozen=True, slots=True)
-class GivenRow:
+class StoredRow:
     """One row: a chat to imitate, a preferred and a rejected one, or one with a label."""
 
     where: str
@@ -54,7 +54,7 @@ class GivenRow:
     """The pictures of each chat, in the order of their places."""
 
 
-def read_given_rows(path: Path, unusable: Callable[[UsageError], None]) -> Iterator[GivenRow]:
+def read_stored_rows(path: Path, unusable: Callable[[UsageError], None]) -> Iterator[StoredRow]:
     """Yield the rows of a file or folder (.jsonl, .jsonl.gz, .parquet, .csv) without test and validation files.
 
     Args:
@@ -71,7 +71,7 @@ def read_given_rows(path: Path, unusable: Callable[[UsageError], None]) -> Itera
         for number, row in enumerate(read_file(file), 1):
             row = _without_nulls(row) if file.suffix == ".parquet" else row
             try:
-                found = given_row(row, f"{file.name}, row {number}", file.parent)
+                found = stored_row(row, f"{file.name}, row {number}", file.parent)
             except UsageError as error:
                 unusable(error)
             else:
@@ -85,7 +85,7 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def given_row(row: Row, where: str, folder: Path | None = None) -> GivenRow:
+def stored_row(row: Row, where: str, folder: Path | None = None) -> StoredRow:
     """Convert a row.
 
     Args:
@@ -107,7 +107,7 @@ def given_row(row: Row, where: str, folder: Path | None = None) -> GivenRow:
         chats, rewards = _chats(row)
         chats = tuple(_with_pictures(chat, images) for chat in chats) if images else chats
         margin = rewards[0] if _kind(row) == "pair" and row.get("margin") not in (None, "") else 0.0
-        return GivenRow(where, chats, rewards, margin, schemas, _kind(row), images)
+        return StoredRow(where, chats, rewards, margin, schemas, _kind(row), images)
     except (UsageError, MissingData) as error:
         raise UsageError(f"{where}: {error}") from None
 

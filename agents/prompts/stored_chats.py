@@ -1,4 +1,4 @@
-"""Given conversations as tokens: what a model would have read and sampled, if it had said them."""
+"""Stored chats as tokens: what a model would have read and sampled, if it had said them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollenv.core.pictures import MARK, Picture
 from rollenv.core.tools.calls import call_instructions
 
 
-def imitated_answers(
+def stored_answers(
     chat_format: ChatFormat,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[dict[str, Any]] = (),

@@ -17,10 +17,10 @@ from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
-from rollenv.trainers.given_episodes import Epochs
+from rollenv.trainers.stored_episodes import Epochs
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.run_dir import RunDir, RunDirError
-from rollenv.trainers.sources.given_rows import given_row, read_given_rows
+from rollenv.trainers.sources.stored_rows import stored_row, read_stored_rows
 from rollenv.trainers.termination import Terminated
 from rollenv.trainers.trainer import Trainer
 
@@ -67,16 +67,16 @@ def sft(model, data, run, *settings, recipe="sft", algorithm="sft"):
     {"prompt": None, "completion": None, "messages": SAID},
 ])  # fmt: skip
 def test_the_shapes_of_other_projects_are_one_chat(row):
-    read = given_row(row, "here")
+    read = stored_row(row, "here")
     assert [{key: message[key] for key in ("role", "content")} for message in read.chats[0]] == SAID
     assert (read.kind, read.rewards) == ("answers", (1.0,))
 
 
 def test_pairs_may_repeat_the_prompt_in_both_answers():
-    apart = given_row({"prompt": "what is 2 + 3", "chosen": "5", "rejected": "6"}, "here")
+    apart = stored_row({"prompt": "what is 2 + 3", "chosen": "5", "rejected": "6"}, "here")
     other = {**SAID[1], "content": "6"}
-    whole = given_row({"chosen": SAID, "rejected": [SAID[0], other]}, "here")
-    assert apart.chats == whole.chats == given_row({"prompt": SAID[:1], "chosen": SAID, "rejected": [other]}, "").chats
+    whole = stored_row({"chosen": SAID, "rejected": [SAID[0], other]}, "here")
+    assert apart.chats == whole.chats == stored_row({"prompt": SAID[:1], "chosen": SAID, "rejected": [other]}, "").chats
 
 
 def weights(row):
@@ -85,34 +85,34 @@ def weights(row):
 
 def test_answers_of_a_prompt_are_read_and_not_learned():
     asked, more = [*SAID, {"role": "user", "content": "no"}], [{"role": "assistant", "content": "6"}]
-    assert weights(given_row({"prompt": asked, "completion": more}, "")) == [[0, 1]]
-    assert weights(given_row({"prompt": asked, "completion": [*asked, *more]}, "")) == [[0, 1]]
-    assert weights(given_row({"prompt": asked, "completion": more, "label": False}, "")) == [[0, 1]]
+    assert weights(stored_row({"prompt": asked, "completion": more}, "")) == [[0, 1]]
+    assert weights(stored_row({"prompt": asked, "completion": [*asked, *more]}, "")) == [[0, 1]]
+    assert weights(stored_row({"prompt": asked, "completion": more, "label": False}, "")) == [[0, 1]]
     other = [{**more[0], "content": "7"}]
-    assert weights(given_row({"chosen": [*asked, *more], "rejected": [*asked, *other]}, "")) == [[0, 1], [0, 1]]
+    assert weights(stored_row({"chosen": [*asked, *more], "rejected": [*asked, *other]}, "")) == [[0, 1], [0, 1]]
 
 
 def test_all_columns_of_a_prompt_are_read_once():
     brief = {"role": "system", "content": "be brief"}
     said = [brief, *SAID]
-    assert given_row({"system": "be brief", "prompt": "what is 2 + 3", "completion": "5"}, "").chats == (said,)
-    pair = given_row({"system": "be brief", "prompt": "what is 2 + 3", "chosen": "5", "rejected": "6"}, "")
+    assert stored_row({"system": "be brief", "prompt": "what is 2 + 3", "completion": "5"}, "").chats == (said,)
+    pair = stored_row({"system": "be brief", "prompt": "what is 2 + 3", "chosen": "5", "rejected": "6"}, "")
     assert pair.chats[0] == said
     rejected = [brief, SAID[0], {**SAID[1], "content": "6"}]
-    assert given_row({"prompt": "what is 2 + 3", "chosen": said, "rejected": rejected}, "").chats == pair.chats
-    history = given_row({"instruction": "b?", "output": "b", "history": [["a?", "a"]]}, "")
+    assert stored_row({"prompt": "what is 2 + 3", "chosen": said, "rejected": rejected}, "").chats == pair.chats
+    history = stored_row({"instruction": "b?", "output": "b", "history": [["a?", "a"]]}, "")
     assert [message["content"] for message in history.chats[0]] == ["a?", "a", "b?", "b"]
     with pytest.raises(UsageError):
-        given_row({"prompt": "what is 2 + 4", "chosen": said, "rejected": rejected}, "")
+        stored_row({"prompt": "what is 2 + 4", "chosen": said, "rejected": rejected}, "")
 
 
 def test_the_margin_of_a_pair_is_the_difference_of_its_returns():
     pair = {"prompt": "a", "chosen": "b", "rejected": "c"}
-    assert given_row(pair, "").rewards == (1.0, 0.0)
-    assert given_row(pair | {"margin": "0.3"}, "").rewards == (0.3, 0.0)
+    assert stored_row(pair, "").rewards == (1.0, 0.0)
+    assert stored_row(pair | {"margin": "0.3"}, "").rewards == (0.3, 0.0)
     for margin in (0, -1, "much", float("nan")):
         with pytest.raises(UsageError, match="margin"):
-            given_row(pair | {"margin": margin}, "")
+            stored_row(pair | {"margin": margin}, "")
 
 
 def test_nulls_of_parquet_are_not_there(tmp_path):
@@ -121,7 +121,7 @@ def test_nulls_of_parquet_are_not_there(tmp_path):
     rows = [{"messages": [SAID[0], {"role": "assistant", "content": "", "tool_calls": [call]}]} for call in calls]
     table = __import__("pyarrow").Table.from_pylist(rows)
     parquet.write_table(table, tmp_path / "rows.parquet")
-    read = [*read_given_rows(tmp_path / "rows.parquet", print)]
+    read = [*read_stored_rows(tmp_path / "rows.parquet", print)]
     assert [row.chats[0][1]["tool_calls"] for row in read] == [[call] for call in calls]
 
 
@@ -132,24 +132,24 @@ def test_a_folder_says_what_is_not_read_and_refuses_twins(tmp_path, caplog):
     for name in ("rows.jsonl", "test.jsonl"):
         rows_at(tmp_path / name, [{"messages": SAID}])
     (tmp_path / "rows.json").write_text("[]")
-    assert len([*read_given_rows(tmp_path, refuse)]) == 1
+    assert len([*read_stored_rows(tmp_path, refuse)]) == 1
     assert "rows.json, test.jsonl" in caplog.text
     with gzip.open(tmp_path / "rows.jsonl.gz", "wt") as file:
         file.write((tmp_path / "rows.jsonl").read_text())
     with pytest.raises(UsageError, match=r"rows\.jsonl\.gz"):
-        [*read_given_rows(tmp_path, refuse)]
+        [*read_stored_rows(tmp_path, refuse)]
 
 
 def test_json_is_text_unless_it_is_a_list_of_messages():
     row = {"prompt": "[{x}] what", "completion": '[{"name": "Bob"}]'}
-    assert [message["content"] for message in given_row(row, "").chats[0]] == [*row.values()]
-    assert given_row({"prompt": json.dumps(SAID[:1]), "completion": json.dumps(SAID[1:])}, "").chats[0] == SAID
+    assert [message["content"] for message in stored_row(row, "").chats[0]] == [*row.values()]
+    assert stored_row({"prompt": json.dumps(SAID[:1]), "completion": json.dumps(SAID[1:])}, "").chats[0] == SAID
 
 
 def test_columns_of_texts_say_what_others_say_as_values():
-    assert given_row({"prompt": "a", "completion": "b", "label": "False"}, "").rewards == (0.0,)
+    assert stored_row({"prompt": "a", "completion": "b", "label": "False"}, "").rewards == (0.0,)
     conversation = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
-    assert given_row({"system": "be short", "conversations": conversation}, "").chats[0][0]["role"] == "system"
+    assert stored_row({"system": "be short", "conversations": conversation}, "").chats[0][0]["role"] == "system"
 
 
 @pytest.mark.parametrize("row", [
@@ -161,18 +161,18 @@ def test_columns_of_texts_say_what_others_say_as_values():
 ], ids=repr)  # fmt: skip
 def test_a_row_of_no_known_shape_is_named(row):
     with pytest.raises(UsageError, match=r"^rows\.jsonl, row 3: "):
-        given_row(row, "rows.jsonl, row 3")
+        stored_row(row, "rows.jsonl, row 3")
 
 
 @pytest.mark.parametrize("name", ["images", "image"])
 def test_pictures_of_a_row_are_not_left_out(name):
     with pytest.raises(UsageError, match=r"^rows\.parquet, row 3: "):
-        given_row({"messages": SAID, name: [{"bytes": b"x"}]}, "rows.parquet, row 3")
+        stored_row({"messages": SAID, name: [{"bytes": b"x"}]}, "rows.parquet, row 3")
     with pytest.raises(UsageError, match="1 pictures for 0 places"):
-        given_row({"messages": SAID, name: [np.zeros((4, 4, 3), np.uint8)]}, "")
+        stored_row({"messages": SAID, name: [np.zeros((4, 4, 3), np.uint8)]}, "")
     with pytest.raises(UsageError, match=r"^row 1: .*cannot be read"):
-        given_row({"messages": SAID, name: "gone.png"}, "row 1")
-    assert given_row({"messages": SAID, name: []}, "").chats == (SAID,)
+        stored_row({"messages": SAID, name: "gone.png"}, "row 1")
+    assert stored_row({"messages": SAID, name: []}, "").chats == (SAID,)
 
 
 @pytest.mark.parametrize(
