@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
+import contextlib
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from rollenv.agents.gateway.server import agent_app
 from rollenv.agents.gateway.session import Caps
@@ -44,8 +45,8 @@ class Gateway(GatewaySessions):
     ):
         super().__init__(model, url=url, record=record, caps=caps, seed=seed)
         self._http = HttpServer(agent_app(self), host, port)
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = contextlib.ExitStack()
+        self._portal: BlockingPortal | None = None
 
     @property
     def url(self) -> str:
@@ -86,10 +87,7 @@ class Gateway(GatewaySessions):
         self.close()
 
     def __enter__(self) -> Self:
-        started = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="gateway", daemon=True)
-        self._thread.start()
-        started.wait()
+        self._portal = self._thread.enter_context(start_blocking_portal())
         try:
             self.run(self.start())
         except BaseException:
@@ -98,24 +96,11 @@ class Gateway(GatewaySessions):
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert self._loop is not None
-        assert self._thread is not None
         self.run(self.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._thread.close()
         self.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the gateway's thread, such as one that updates the engine's weights."""
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _run(self, started: threading.Event) -> None:
-        self._loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(self._loop)
-        self._loop.call_soon(started.set)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+        assert self._portal is not None
+        return self._portal.call(lambda: work)
