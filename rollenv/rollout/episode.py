@@ -311,6 +311,8 @@ class Episode:
             awaitable = session.act(result.observation, result.info)
             async with Deadline(self.limits.agent):
                 answer = validation.action(await awaitable)
+            if self.cancelled():  # it caught its cancellation, and answered
+                raise asyncio.CancelledError
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             newest = self._version()
