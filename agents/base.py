@@ -209,28 +209,23 @@ class ConstantAgent(Agent):
         self.text = text
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        return _ConstantSession(self.text)
-
-
-@dataclass(slots=True)
-class _ConstantSession(Session):
-    text: str
-
-    async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        return Action(self.text)
+        return _Says(self.text)
 
 
 class NopAgent(Agent):
     """Does nothing but submit at once, if there is an action for it (``info["submit"]``)."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        return _NopSession()
+        return _Says()
 
 
 @dataclass(slots=True)
-class _NopSession(Session):
+class _Says(Session):
+    text: str | None = None
+    """None to submit."""
+
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        return Action(str(info.get("submit", "")))
+        return Action(str(info.get("submit", "")) if self.text is None else self.text)
 
 
 class OracleAgent(Agent):

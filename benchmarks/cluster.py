@@ -26,7 +26,7 @@ from common import header, save, table
 from rollenv.agents.base import Action, Session
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import LocalShard, Played
+from rollenv.rollout.shard import LocalShard, ShardResult
 from rollenv.rollout.shards import Fleet, ShardedManager
 from rollenv.rollout.stream import RolloutStream
 from rollenv.rollout.types import Task
@@ -290,9 +290,9 @@ def coordinator(groups: int) -> str:
     from rollenv.rollout.types import Trajectory
 
     class Instant(LocalShard):
-        async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+        async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
             await asyncio.sleep(0)
-            return Played([Trajectory(task, [], "terminated", member=member) for member in range(size)])
+            return ShardResult([Trajectory(task, [], "terminated", member=member) for member in range(size)])
 
     async def start(name: str) -> Instant:
         return Instant(name, lambda: RolloutManager(Timed(Setting(), random.Random(0))))  # type: ignore[arg-type]

@@ -25,7 +25,6 @@ from rollenv.trainers.rewards.configured import DomainRewards
 
 with extra("ray", "Placing parts of a run"):
     import ray
-    from ray.exceptions import RayError, RayTaskError
 
     from rollenv.rollout import ray_calls
 
@@ -68,12 +67,8 @@ class RemoteReader:
         return on(batch.ids.device, computed)
 
     def _result(self, reference: Any) -> Any:
-        try:
+        with ray_calls.plain_errors(functools.partial(RoleLost, self.name)):
             return ray.get(reference)
-        except RayTaskError as error:
-            raise error.cause if isinstance(error.cause, Exception) else error from None
-        except RayError as error:
-            raise RoleLost(self.name, ray_calls.first_line(error)) from error
 
     def close(self) -> None:
         """End the actor."""

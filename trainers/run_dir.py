@@ -18,7 +18,7 @@ from rollenv.core.folder_lock import lock_folder
 from rollenv.core.plugins import function_at
 from rollenv.core.trust import listed, named
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
-from rollenv.rollout.records.folders import UPDATES
+from rollenv.rollout.records.folders import UPDATES, numbered_rows
 from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import to_plain
 from rollenv.rollout.types import Trajectory
@@ -318,18 +318,11 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    if not file.exists():
-        return
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if isinstance(row, dict) and type(row.get("iteration")) is int:
-                yield row
-            else:
-                logger.warning("line %d of %s holds no row and is ignored", number, file)
+    for number, row in numbered_rows(file):
+        if row and type(row.get("iteration")) is int:
+            yield row
+        else:
+            logger.warning("line %d of %s holds no row and is ignored", number, file)
 
 
 def folder_name(recipe: str, config: TrainConfig | None = None) -> str:

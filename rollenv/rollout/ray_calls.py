@@ -181,8 +181,15 @@ async def answer(reference: Any) -> Any:
 
 async def result_of(reference: Any, lost: Callable[[str], Exception]) -> Any:
     """Return the result of an actor's method, or raise the exception that the method raised."""
-    try:
+    with plain_errors(lost):
         return await answer(reference)
+
+
+@contextlib.contextmanager
+def plain_errors(lost: Callable[[str], Exception]) -> Iterator[None]:
+    """Raise the exception that an actor's method raised, and ``lost`` with the reason if the actor is lost."""
+    try:
+        yield
     except RayTaskError as error:
         raise error.cause if isinstance(error.cause, Exception) else error from None
     except RayError as error:

@@ -6,16 +6,15 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.engines.base import Sampling, on_host
+from rollenv.agents.engines.base import on_host
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import Condition, ShardHost, ShardLost, ShardResult
+from rollenv.rollout.shard import ShardHost, ShardLost
 from rollenv.rollout.shards import Fleet
-from rollenv.rollout.types import Task, Trajectory
 
 with extra("ray", "Playing in Ray"):
     import ray
@@ -106,8 +105,20 @@ class _Actor:
             await self.host.end()
 
 
+def _calls(method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the method of an :class:`ActorShard` that calls the shard's in its actor."""
+
+    async def call(self: ActorShard, *args: Any) -> Any:
+        return await self._answer(self.actor.call.remote(method, *args))
+
+    return call
+
+
 class ActorShard:
     """A :class:`rollenv.rollout.shard.Shard` in a Ray actor."""
+
+    play, play_many = _calls("play"), _calls("play_many")
+    suspend, resume, ping = _calls("suspend"), _calls("resume"), _calls("ping")
 
     def __init__(self, name: str, actor: Any):
         self.name, self.actor = name, actor
@@ -125,31 +136,13 @@ class ActorShard:
         finally:
             node.cancel()
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
-        played: ShardResult = await self._call("play", key, task, size, extra_members)
-        return played
-
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> ShardResult:
-        played: ShardResult = await self._call("play_many", trajectories, sampling)
-        return played
-
     def cancel(self, key: int) -> None:
         with contextlib.suppress(RayError):
             self.actor.call.remote("cancel", key)
 
-    async def suspend(self) -> None:
-        await self._call("suspend")
-
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
         ages: dict[int, int | None] = await self._answer(self.actor.update.remote(weights, version))
         return ages
-
-    async def resume(self) -> None:
-        await self._call("resume")
-
-    async def ping(self) -> Condition:
-        condition: Condition = await self._call("ping")
-        return condition
 
     async def close(self) -> None:
         try:
@@ -157,9 +150,6 @@ class ActorShard:
                 await asyncio.wait_for(self._answer(self.actor.end.remote()), 15.0)
         finally:
             kill_actor(self.actor)
-
-    async def _call(self, method: str, *args: Any) -> Any:
-        return await self._answer(self.actor.call.remote(method, *args))
 
     async def _answer(self, reference: Any) -> Any:
         """Return the actor's answer, or raise its exception."""

@@ -88,18 +88,25 @@ class Run:
 
     def numbered(self, file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the readable rows of a file with the numbers of their lines, from 1; others are counted and skipped."""
-        if not file.is_file():
-            return
-        with file.open("rb") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    row = None
-                if isinstance(row, dict):
-                    yield number, row
-                else:
-                    self.damaged += 1
+        for number, row in numbered_rows(file):
+            if row is None:
+                self.damaged += 1
+            else:
+                yield number, row
+
+
+def numbered_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield the number of each line of a JSONL file, from 1, and its object, None if it has none; nothing without a
+    file."""
+    if not file.is_file():
+        return
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            yield number, row if isinstance(row, dict) else None
 
 
 def open_run(path: Path) -> Run:
