@@ -103,4 +103,5 @@ class Gateway(GatewaySessions):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the gateway's thread, such as one that updates the engine's weights."""
         assert self._portal is not None
-        return self._portal.call(lambda: work)
+        result: T = self._portal.call(lambda: work)
+        return result
