@@ -129,6 +129,9 @@ class Episode:
     failed_in: set[str] = field(default_factory=set)
     """Names of workers in which the episode failed."""
     since: float = field(init=False)
+    of_agent: Deadline = field(init=False)
+    of_reset: Deadline = field(init=False)
+    of_step: Deadline = field(init=False)
 
     def __post_init__(self) -> None:
         self.since = self.clock()
@@ -146,8 +149,11 @@ class Episode:
             Exception: whatever the agent raises besides its declared errors.
         """
         started = self.clock()
+        limits, ends = self.limits, self.workers.interruptible
+        whole, self.of_agent = Deadline(limits.episode), Deadline(limits.agent)
+        self.of_reset, self.of_step = Deadline(limits.reset if ends else None), Deadline(limits.step if ends else None)
         try:
-            async with Deadline(self.limits.episode):
+            async with whole:
                 await self._play()
         except SeatFailed as failure:
             self._forfeit(failure.seat, str(failure), failure.outcome)
@@ -169,6 +175,8 @@ class Episode:
             else:
                 self._fail("raised", f"{describe(error)} was raised in phase {self.phase!r}, where it is not allowed")
         finally:
+            for deadline in (whole, self.of_agent, self.of_reset, self.of_step):
+                deadline.stop()
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
@@ -309,7 +317,7 @@ class Episode:
         try:
             oldest = self._version()
             awaitable = session.act(result.observation, result.info)
-            async with Deadline(self.limits.agent):
+            async with self.of_agent:
                 answer = validation.action(await awaitable)
             if self.cancelled():  # it caught its cancellation, and answered
                 raise asyncio.CancelledError
@@ -439,14 +447,12 @@ class Episode:
         """
         assert self.env is not None
         began = self.enter(phase or method)
-        seconds = None
-        if self.workers.interruptible:
-            seconds = self.limits.reset if method == "reset" else self.limits.step
+        deadline = self.of_reset if method == "reset" else self.of_step
         try:
-            async with Deadline(seconds):
+            async with deadline:
                 answer = await getattr(self.env, method)(*args)
         except DeadlinePassed:
-            failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {seconds} s")
+            failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {deadline.seconds} s")
             raise await self.env.diagnose_hang(failure) from None
         except KeyboardInterrupt as error:
             if self._is_intended(error):
@@ -484,8 +490,9 @@ class Episode:
         """
         self.enter("reward")
         last, own = self.trajectory.turns[-1], self.trajectory.own_reward
+        deadline = Deadline(self.limits.reward)
         try:
-            async with Deadline(self.limits.reward):
+            async with deadline:
                 more = validation.number(await reward(self.trajectory), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")
             self.trajectory.env_reward = own
@@ -496,6 +503,8 @@ class Episode:
             if isinstance(error, DeadlinePassed):
                 why = f"it did not answer within {self.limits.reward} s"
             self._fail("reward", f"its reward could not be computed: {why}", "reward_failed")
+        finally:
+            deadline.stop()
 
     def _release(self) -> None:
         env, self.env = self.env, None
