@@ -17,10 +17,10 @@ from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
-from rollenv.trainers.stored_episodes import Epochs
 from rollenv.trainers.preflight import preflight
 from rollenv.trainers.run_dir import RunDir, RunDirError
-from rollenv.trainers.sources.stored_rows import stored_row, read_stored_rows
+from rollenv.trainers.sources.stored_rows import read_stored_rows, stored_row
+from rollenv.trainers.stored_episodes import Epochs
 from rollenv.trainers.termination import Terminated
 from rollenv.trainers.trainer import Trainer
 
