@@ -35,6 +35,11 @@ class Deadline:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def passed(self) -> bool:
+        """True if the time of the block ran out, which is then being cancelled."""
+        return self._cancels > 0
+
     async def __aenter__(self) -> None:
         self._cancels = 0
         if self.seconds is not None:

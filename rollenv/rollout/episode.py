@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import reprlib
 from collections import Counter
@@ -129,6 +130,7 @@ class Episode:
     failed_in: set[str] = field(default_factory=set)
     """Names of workers in which the episode failed."""
     since: float = field(init=False)
+    of_all: Deadline = field(init=False)
     of_agent: Deadline = field(init=False)
     of_reset: Deadline = field(init=False)
     of_step: Deadline = field(init=False)
@@ -150,10 +152,10 @@ class Episode:
         """
         started = self.clock()
         limits, ends = self.limits, self.workers.interruptible
-        whole, self.of_agent = Deadline(limits.episode), Deadline(limits.agent)
+        self.of_all, self.of_agent = Deadline(limits.episode), Deadline(limits.agent)
         self.of_reset, self.of_step = Deadline(limits.reset if ends else None), Deadline(limits.step if ends else None)
         try:
-            async with whole:
+            async with self.of_all:
                 await self._play()
         except SeatFailed as failure:
             self._forfeit(failure.seat, str(failure), failure.outcome)
@@ -175,7 +177,7 @@ class Episode:
             else:
                 self._fail("raised", f"{describe(error)} was raised in phase {self.phase!r}, where it is not allowed")
         finally:
-            for deadline in (whole, self.of_agent, self.of_reset, self.of_step):
+            for deadline in (self.of_all, self.of_agent, self.of_reset, self.of_step):
                 deadline.stop()
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
@@ -321,6 +323,10 @@ class Episode:
                 answer = validation.action(await awaitable)
             if self.cancelled():  # it caught its cancellation, and answered
                 raise asyncio.CancelledError
+            if self._uncancel():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)  # Python 3.11 and 3.12 raise it here all the same
+                raise AgentFailed("the agent's act() cancelled its own task")
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             newest = self._version()
@@ -364,15 +370,24 @@ class Episode:
         if isinstance(error, EngineFailed) and not isinstance(error, EngineLost):
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, Exception):
-            task = asyncio.current_task()
-            if self._is_intended(error) or (task and task.cancelling()):  # by the episode's deadline
+            if self._is_intended(error) or self.of_all.passed:
                 return error
+            self._uncancel()
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, RollenvError):
             who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"
             where = f"{self.env_id} with seed {self.trajectory.task.seed}"
             BaseException.add_note(error, f"raised by {what} of {who}, in {where}")
         return error
+
+    def _uncancel(self) -> bool:
+        """Undo the cancellation of this task by the agent itself; return whether there was one."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling() or self.cancelled() or self.of_all.passed:
+            return False
+        while task.cancelling():
+            task.uncancel()
+        return True
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of the environment for the agent.

@@ -144,6 +144,11 @@ async def never_leaves():
             await asyncio.sleep(0.05)
 
 
+def cancels_itself_and_answers():
+    asyncio.current_task().cancel()
+    return Action("go", policy_version=3)
+
+
 async def leaves_late():
     for _ in range(3):
         with contextlib.suppress(asyncio.CancelledError):
@@ -156,10 +161,12 @@ def cancels_itself():
     return asyncio.sleep(1000)
 
 
-@pytest.mark.parametrize("answer", [lambda: asyncio.sleep(10**6), stubborn, leaves_late, cancels_itself])
+@pytest.mark.parametrize(
+    "answer", [lambda: asyncio.sleep(10**6), stubborn, leaves_late, cancels_itself, cancels_itself_and_answers]
+)
 def test_an_agent_that_does_not_answer_fails_its_episode(answer):
     bad = play(Says(answer), Clock.VIRTUAL)
-    assert bad.status == "failed"
+    assert (bad.status, bad.failure) == ("failed", "agent")
 
 
 def test_losers_that_do_not_leave_and_what_agents_left_running_hold_nobody_up():
@@ -215,7 +222,7 @@ def test_agents_have_a_deadline_by_default():
     assert EpisodeLimits().agent is not None
     with RolloutManager(Says(lambda: asyncio.sleep(10**6)), clock=Clock.VIRTUAL) as manager:
         _, (bad,) = manager.collect([Task(ID, 0), Task(ID, 1)])
-    assert bad.status == "failed"
+    assert (bad.status, bad.failure) == ("failed", "agent")
 
 
 def test_an_agent_or_a_reward_that_always_fails_ends_the_run_and_says_why():
