@@ -326,6 +326,20 @@ def test_what_is_declared_nondeterministic_may_differ(spec_of):
     assert not [f for f in run_checks("test:Clock-v1") if f.ok is False]
 
 
+class CountsInstances(Guess):
+    """Its info differs between instances."""
+
+    def _reset(self, options):
+        COUNTER[0] += 1
+        observation, info = super()._reset(options)
+        return observation, {**info, "instance": COUNTER[0]}
+
+
+def test_what_differs_is_named(spec_of):
+    found = {f.name: f for f in run_checks(spec_of(CountsInstances), episodes=2)}
+    assert found["seeds"].detail.endswith("they differ at reset, in info['instance']")
+
+
 class SeldomBeaten(Guess):
     """Its oracle loses the first episode of each, and every one from ``bad`` on."""
 

@@ -34,26 +34,39 @@ def digest(*values: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def play(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bool = True) -> list[str]:
-    """Play actions until they run out or the episode ends, and return a digest of each result."""
-    trace = [digest(*env.reset(seed))] if reset else []
+#: Digests of the parts of a result, by what they are called.
+Digests = dict[str, str]
+
+
+def play(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bool = True) -> list[Digests]:
+    """Play actions until they run out or the episode ends, and return digests of each result."""
+    trace = [_digests(env.reset(seed))] if reset else []
     for action in actions:
         result = env.step(action)
-        trace.append(digest(*result))
+        trace.append(_digests(result))
         if result[2] or result[3]:
             break
     return trace
 
 
-def expect_same(a: Sequence[str], b: Sequence[str], what: str) -> None:
+def _digests(result: Sequence[Any]) -> Digests:
+    *values, info = result
+    parts = dict(zip(("the observation", "the reward", "terminated", "truncated"), values, strict=False))
+    parts |= {f"info[{name!r}]": value for name, value in info.items()} if isinstance(info, dict) else {"info": info}
+    return {name: digest(value) for name, value in parts.items()}
+
+
+def expect_same(a: Sequence[Digests], b: Sequence[Digests], what: str) -> None:
     """Compare the digests of two episodes.
 
     Raises:
-        Broken: they are not equal.
+        Broken: they are not equal; the text names the first part that differs.
     """
-    if a != b:
-        turn = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-        raise Broken(f"{what}: they differ at {'reset' if turn == 0 else f'turn {turn}'}")
+    turn = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    if turn < max(len(a), len(b)):
+        x, y = ((trace[turn] if turn < len(trace) else {}) for trace in (a, b))
+        part = next(name for name in {**x, **y} if x.get(name) != y.get(name))
+        raise Broken(f"{what}: they differ at {'reset' if turn == 0 else f'turn {turn}'}, in {part}")
 
 
 class HelperProcess:
@@ -145,7 +158,7 @@ class TwinProcess(HelperProcess):
     def __init__(self, timeout: float = 300.0):
         super().__init__(timeout, {"PYTHONHASHSEED": "4321"})
 
-    def traces(self, env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list[list[str]]:
+    def traces(self, env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list[list[Digests]]:
         """Run :func:`play` in the other process.
 
         Args:
@@ -159,11 +172,11 @@ class TwinProcess(HelperProcess):
             pickle.dumps(sent)
         except Exception as error:
             raise NotApplicable(f"its spec cannot be sent to another process: {error}") from error
-        found: list[list[str]] = self.call("rollenv.core.checker.digests:traces_of", sent, sequences)
+        found: list[list[Digests]] = self.call("rollenv.core.checker.digests:traces_of", sent, sequences)
         return found
 
 
-def traces_of(env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list[list[str]]:
+def traces_of(env_spec: EnvSpec, sequences: list[tuple[int, list[str]]]) -> list[list[Digests]]:
     """Run :func:`play` in a new environment.
 
     Args:
