@@ -132,7 +132,7 @@ def ours(kind: str, model: Path, rows: Path, run: Path) -> tuple[float, dict[str
     with Trainer(config, RunDir.create(config, recipe)) as trainer:
         policy = trainer.state.policy
         if kind == "reward":  # of the folder, which theirs reads too
-            policy.model.load_state_dict(RewardModel.load(model).model.state_dict())
+            policy.model.load_state_dict(RewardModel.load(model.with_name("scores")).model.state_dict())
 
         def keep(*_: Any, **__: Any) -> float:
             gradients.update(
@@ -152,10 +152,12 @@ def compare(peer: str, kind: str, packing: str = "") -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_model(folder / "model")
+        read_by_trl = folder / "model"
         if kind == "reward":
-            RewardModel.begin(str(folder / "model"), 0).save(folder / "model")
+            read_by_trl = folder / "scores"
+            RewardModel.begin(str(folder / "model"), 0).save(read_by_trl)
         make_rows(kind, folder / "rows.jsonl")
-        command = [peer, "-c", PEER, kind, str(folder / "model"), str(folder / "rows.jsonl"), str(folder / "g.npz")]
+        command = [peer, "-c", PEER, kind, str(read_by_trl), str(folder / "rows.jsonl"), str(folder / "g.npz")]
         done = subprocess.run([*command, packing or "-"], capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr[-3000:])
