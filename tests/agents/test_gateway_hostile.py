@@ -378,7 +378,7 @@ def test_another_thread_seals_the_tree_while_calls_run(answers):
             caller.start()
         gateway.run(until(lambda: agent.engine.running == 3))
         if answers:
-            gateway._loop.call_soon_threadsafe(agent.engine.held.set)
+            gateway.run(until(lambda: agent.engine.held.set() is None))
         session.finish(reward=1.0)
         before = list(session.tree.nodes)
         for caller in callers:
