@@ -13,7 +13,6 @@ import pytest
 import rollenv
 from rollenv import MissingExtra, UnknownEnv, UsageError
 from rollenv.agents.base import OracleAgent
-from rollenv.cli.list import command as print_ids
 from rollenv.core import cards, registry
 from rollenv.core.errors import BadEntryPoint, did_you_mean
 from rollenv.core.needs import Ability
@@ -133,14 +132,14 @@ def test_abilities_and_needs_may_be_one_text(scratch_registry):
 
 
 @pytest.mark.parametrize("why", [None, "", "switch it on"])
-def test_what_a_host_has_to_allow_is_asked_of_a_function(scratch_registry, monkeypatch, capsys, why):
+def test_what_a_host_has_to_allow_is_asked_of_a_function(scratch_registry, monkeypatch, rollenv_command, why):
     asked = types.ModuleType("asked_of_host")
     asked.why_not = lambda: why
     monkeypatch.setitem(sys.modules, "asked_of_host", asked)
     rollenv.register("test:A-v0", FrozenLake, needs=[Ability("a switch", "asked_of_host:why_not")])
     assert [str(need) for need in rollenv.spec("test:A-v0").missing] == (["a switch"] if why else [])
-    print_ids(pattern="test:A-v0", every=True, here=False, index="", json=False)
-    assert ("needs a switch: switch it on" in capsys.readouterr().out) == bool(why)
+    shown = rollenv_command("list", "test:A-v0", "--all").stdout
+    assert ("needs a switch: switch it on" in " ".join(shown.split())) == bool(why)
 
 
 @pytest.mark.parametrize("returned", [None, {}, "env"])
