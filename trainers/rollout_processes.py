@@ -157,7 +157,8 @@ class RolloutProcesses:
         """Send a batch and return what was played; None if that failed. A process that stays stopped is ended."""
         try:
             playing = asyncio.wrap_future(self._pool.submit(_play, batch))
-        except (BrokenProcessPool, RuntimeError):  # as said before, or closed
+        except RuntimeError as error:  # one has ended, or all were closed
+            self._note_end(error)
             return None
         playing.add_done_callback(lambda done: done.cancelled() or done.exception())
         stopped: set[psutil.Process] = set()
@@ -166,10 +167,13 @@ class RolloutProcesses:
             for child in before & stopped:
                 child.kill()
         error = playing.exception()
+        self._note_end(error)
+        return None if error else playing.result()
+
+    def _note_end(self, error: BaseException | None) -> None:
         if isinstance(error, BrokenProcessPool) and self.count:
             self.count = self.active = 0
             logger.warning("a rollout process has ended: the main process plays alone from now on")
-        return None if error else playing.result()
 
 
 def _is_stopped(process: psutil.Process) -> bool:
