@@ -166,9 +166,8 @@ class RolloutProcesses:
             before, stopped = stopped, set(filter(_is_stopped, self.children))
             for child in before & stopped:
                 child.kill()
-        error = playing.exception()
-        self._note_end(error)
-        return None if error else playing.result()
+        self._note_end(playing.exception())
+        return None if playing.exception() else playing.result()
 
     def _note_end(self, error: BaseException | None) -> None:
         if isinstance(error, BrokenProcessPool) and self.count:
