@@ -168,13 +168,16 @@ def test_the_parts_of_rollenv_keep_their_names(tmp_path):
     assert all(f" {name} " in done.stderr for name in ("game", "info", "odd")), "each is reported"
 
 
-def test_a_command_with_a_json_option_of_its_own(tmp_path):
+@pytest.mark.parametrize("parameter", ["json: bool = False", "own: bool = typer.Option(False, '--json')"])
+def test_a_command_with_a_json_option_of_its_own(parameter, tmp_path):
     about = tmp_path / "more-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: more\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[rollenv.commands]\nmore = more:more\n")
-    (tmp_path / "more.py").write_text("def more(json: bool = False):\n    print('with' if json else 'without')\n")
-    run = [sys.executable, "-m", "rollenv", "more", "--json"]
+    name = parameter.partition(":")[0]
+    text = f"import typer\ndef more({parameter}, output: str = ''):\n    print(output if {name} else 'without')\n"
+    (tmp_path / "more.py").write_text(text)
+    run = [sys.executable, "-m", "rollenv", "more", "--json", "--output", "with"]
     done = subprocess.run(run, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
     assert done.stdout.strip() == "with", done.stderr
 

@@ -209,11 +209,18 @@ def print_result(result: Any, indent: int | None = 2) -> bool:
     """
     if not console.stderr:
         return False
-    text = json.dumps(result, default=lambda value: [*value] if isinstance(value, Iterator) else str(value))
+    text = json.dumps(result, default=_plain)
     plain = json.loads(text, parse_constant=lambda _: None)  # JSON has no NaN
     sys.stdout.write(json.dumps(plain, indent=indent) + "\n")
     sys.stdout.flush()
     return True
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has for a value: numbers of NumPy and torch as numbers, iterators as lists, others as text."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [*value] if isinstance(value, Iterator) else str(value)
 
 
 @dataclass(frozen=True)

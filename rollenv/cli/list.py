@@ -34,6 +34,8 @@ def command(
 ) -> None:
     """List environments, and what is missing for those that do not work here."""
     if scores:
+        if every or here or index:
+            raise UsageError("--scores shows all rows of the catalogue: leave --all, --here and --index away")
         program = context.find_root().command
         catalogue = isinstance(program, typer.core.TyperGroup) and program.get_command(context, "catalogue")
         if not catalogue:

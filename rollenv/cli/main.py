@@ -88,8 +88,8 @@ def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOp
     flat = with_options(command)  # within, as options that do not go together raise
 
     @functools.wraps(command)
-    def run(*, output: OutputOptions, **kwargs: Any) -> None:
-        set_output(**vars(output))
+    def run(*, _output: OutputOptions, **kwargs: Any) -> None:
+        set_output(**vars(_output))
         try:
             flat(**{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
         except KeyboardInterrupt:
@@ -104,7 +104,7 @@ def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOp
             set_output(0, False)  # for callers in this process
 
     signature = inspect.signature(flat)
-    more = inspect.Parameter("output", inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+    more = inspect.Parameter("_output", inspect.Parameter.KEYWORD_ONLY, annotation=kind)
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[attr-defined]
     return with_options(run)
 
@@ -148,10 +148,10 @@ app.add_typer(panel.app, name="panel")
 for _name, _function in load_all(GROUP, {*_COMMANDS, "panel"}).items():
     try:
         _alone = typer.Typer()
-        _has_json = "json" in inspect.signature(_function).parameters  # an option of its own
+        _alone.command(_name)(_prepared(_function, OutputOptions))
+        _parameters = typer.main.get_command(_alone).params
+        _has_json = any(each.name == "json" or "--json" in each.opts for each in _parameters)  # of its own
         _prepared_one = _prepared(_function, OutputOptions if _has_json else ResultOptions)
-        _alone.command(_name)(_prepared_one)
-        typer.main.get_command(_alone)  # which reads the parameters
     except Exception as _error:  # typer's have no common base
         warnings.warn(f"the command {_name} of {GROUP} is left out, as it cannot be read: {_error}", stacklevel=1)
     else:

@@ -283,6 +283,7 @@ class Dashboard:
         for trajectory in played:
             if trajectory.complete:
                 self._add(trajectory)
+        self._show()  # so that only what is played from here on counts for the time that is left
         if not progress_console.is_terminal or progress_console.quiet:
             yield self
             return
@@ -294,6 +295,7 @@ class Dashboard:
         if self.file:
             self.file.write(trajectory)
         self._add(trajectory)
+        self._show()
         if trajectory.complete and trajectory.metrics.get("calls") == 0 and not self.uncalled:
             self.uncalled = True
             error_console.print(
@@ -309,7 +311,9 @@ class Dashboard:
         self.failed += trajectory.status == "failed"
         self.turns += len(trajectory.turns)
         self.reward += trajectory.reward
-        self.line.show(self.done, f"success {100 * self.wins / self.done:.1f} %  failed {self.failed}")
+
+    def _show(self) -> None:
+        self.line.show(self.done, f"success {100 * self.wins / max(self.done, 1):.1f} %  failed {self.failed}")
 
     def draw(self) -> Lines:
         """Render the bar and two lines of metrics."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import tempfile
 import time
@@ -15,6 +16,10 @@ from rollenv.core.folder_lock import lock_folder
 
 #: Seconds after which an unfinished folder counts as abandoned: if nobody holds its lock, and where there are no locks.
 _UNLOCKED, _ABANDONED = 60.0, 86_400.0
+
+
+#: In the names of what this process fills. Forks share it, as they share the locks.
+_OWN = f"-partial-{secrets.token_hex(4)}-"
 
 
 class _Filling:
@@ -59,7 +64,7 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(folder.parent)
-        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-{os.getpid()}-"))
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}{_OWN}"))
         filling = _Filling()
         lock_folder(partial, filling)
         make(partial)
@@ -80,7 +85,7 @@ def _remove_abandoned(parent: Path) -> None:
     for left in parent.glob("*-partial-*"):
         with contextlib.suppress(OSError, UsageError):  # it is gone, or the process that fills it lives
             age, looking = time.time() - left.stat().st_mtime, _Filling()
-            if age < _UNLOCKED or f"-partial-{os.getpid()}-" in left.name:
+            if age < _UNLOCKED or _OWN in left.name:
                 continue
             if lock_folder(left, looking) or age > _ABANDONED:
                 shutil.rmtree(left)

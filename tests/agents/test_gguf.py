@@ -128,6 +128,22 @@ def test_a_full_disk_is_an_error_in_a_line_whoever_notices_it(tmp_path, monkeypa
     assert list((tmp_path / "kind").iterdir()) == []
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_fork_of_a_process_that_fills_a_folder_does_not_remove_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+
+    def fill(folder):
+        os.utime(folder, (0, time.time() - 3600))
+        if not (child := os.fork()):
+            cached("kind", "other", lambda other: None)
+            os._exit(0)
+        os.waitpid(child, 0)
+        (folder / "text").write_text("whole")
+
+    assert (cached("kind", "name", fill) / "text").read_text() == "whole"
+    assert (tmp_path / "kind" / "other").is_dir()
+
+
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_fills_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
     fill = (

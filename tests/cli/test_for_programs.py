@@ -8,9 +8,11 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
+from rollenv.cli.common import print_result, set_output
 from rollenv.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -153,3 +155,12 @@ def test_rules_are_those_of_the_checker_and_of_the_guide():
         assert f"| `{name}` | {rule['promise']} |" in page
     table = page.partition("## The rules")[2].partition("##")[0]
     assert table.count("\n| `") == len(RULES)
+
+
+def test_results_with_numbers_of_numpy_stay_numbers(capsys):
+    set_output(0, quiet=False, json=True)
+    try:
+        print_result({"rate": np.float32(0.5), "rows": np.array([1.0, np.nan])})
+    finally:
+        set_output(0, quiet=False)
+    assert json.loads(capsys.readouterr().out) == {"rate": 0.5, "rows": [1.0, None]}
