@@ -197,7 +197,7 @@ def test_what_is_alike_is_left_out_and_what_leaks_is_counted():
     assert found.problems(leaking)
     assert check(dataclasses.replace(leaking, alike_in_training=3), draws=200).problems(leaking)
     with pytest.raises(UsageError, match="fewer than"):
-        draw_part("game:GuessTheNumber-v0", 10_000, {"min_number": 1, "max_number": 3})
+        draw_part("game:GuessTheNumber-v0", 50, {"min_number": 1, "max_number": 3})
 
 
 def test_evaluations_of_a_panel_play_every_member_once():
