@@ -196,7 +196,8 @@ def _in_tokens(episode: StoredEpisode, agent: LocalAgent) -> Trajectory:
     """Return an episode with the tokens of this model: its own, or those of what an endpoint was told and answered.
 
     Raises:
-        UsageError: its tokens do not spell its texts, as they are another tokenizer's, and it has no messages.
+        UsageError: its tokens do not spell its texts, as they are another tokenizer's, and it has no messages; or
+            its messages have other answers than its turns.
     """
     t = episode.trajectory
     told, known = (all(getattr(turn, name) for turn in t.turns) for name in ("messages", "prompt_ids"))
@@ -220,6 +221,11 @@ def _in_tokens(episode: StoredEpisode, agent: LocalAgent) -> Trajectory:
         said = list(dict.fromkeys(said))
         turns = [replace(turns[-1], reward=0.0, raw="", text=agent.decode(ids)) for _, ids, _ in said]
         turns[-1].reward = t.reward
+    if len(said) != len(turns):
+        raise UsageError(
+            f"its messages have {len(said)} answers to learn for {len(turns)} turns, as examples within a prompt are "
+            "answers too: train on what `rollenv export --format chat` writes of it"
+        )
     seen = tuple(images.values())  # of all turns: some may be left out later
     turns = [replace(_turn(turn, *ids), prompt_images=seen) for turn, ids in zip(turns, said, strict=True)]
     return replace(t, turns=turns)

@@ -261,6 +261,8 @@ class Episode:
         """Play from the first observation on, and return the last result."""
         limits, trajectory, turns = self.limits, self.trajectory, self.trajectory.turns
         while not (result.terminated or result.truncated):
+            if self.interrupted():  # lets the event loop cancel an episode that never waits for anything
+                await asyncio.sleep(0)
             is_spent = limits.turns is not None and len(turns) >= limits.turns
             if limits.tokens is not None:
                 sampled = sum(len(turn.response_ids) for turn in turns)

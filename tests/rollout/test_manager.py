@@ -14,7 +14,7 @@ from troubled import ID, Echo, Troubled, chain, register
 
 import rollenv
 from rollenv import UnknownEnv, UsageError
-from rollenv.agents.base import Action, AgentFailed, ContextFull, OracleAgent, RandomAgent, Session
+from rollenv.agents.base import Action, AgentFailed, ConstantAgent, ContextFull, OracleAgent, RandomAgent, Session
 from rollenv.rollout import filters
 from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager as AnyManager
@@ -475,3 +475,24 @@ def test_inside_an_event_loop_the_plain_call_says_what_to_do():
 
     with pytest.raises(UsageError, match=r"await manager\.collect_async"):
         asyncio.run(wrong())
+
+
+class Endless(rollenv.Env):
+    """Presses Ctrl-C at its third turn, and never ends."""
+
+    turns = 0
+
+    def _reset(self, options):
+        return "go", {}
+
+    def _step(self, action):
+        self.turns += 1
+        if self.turns == 3:
+            signal.raise_signal(signal.SIGINT)
+        return "on", 0.0, self.turns > 10_000, False, {}
+
+
+def test_ctrl_c_ends_an_episode_that_never_waits():
+    rollenv.register("test:Endless-v0", Endless)
+    with AnyManager(ConstantAgent("on"), workers="inline") as manager, pytest.raises(KeyboardInterrupt):
+        manager.collect([Task("test:Endless-v0", 0)])
