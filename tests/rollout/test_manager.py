@@ -494,5 +494,5 @@ class Endless(rollenv.Env):
 
 def test_ctrl_c_ends_an_episode_that_never_waits():
     rollenv.register("test:Endless-v0", Endless)
-    with AnyManager(ConstantAgent("on"), workers="inline") as manager, pytest.raises(KeyboardInterrupt):
+    with AnyManager(ConstantAgent("on")) as manager, pytest.raises(KeyboardInterrupt):
         manager.collect([Task("test:Endless-v0", 0)])
