@@ -480,19 +480,20 @@ def test_inside_an_event_loop_the_plain_call_says_what_to_do():
 class Endless(rollenv.Env):
     """Presses Ctrl-C at its third turn, and never ends."""
 
-    turns = 0
+    played = 0
 
     def _reset(self, options):
         return "go", {}
 
     def _step(self, action):
-        self.turns += 1
-        if self.turns == 3:
+        Endless.played += 1
+        if Endless.played == 3:
             signal.raise_signal(signal.SIGINT)
-        return "on", 0.0, self.turns > 10_000, False, {}
+        return "on", 0.0, Endless.played > 1000, False, {}
 
 
 def test_ctrl_c_ends_an_episode_that_never_waits():
     rollenv.register("test:Endless-v0", Endless)
     with AnyManager(ConstantAgent("on")) as manager, pytest.raises(KeyboardInterrupt):
         manager.collect([Task("test:Endless-v0", 0)])
+    assert Endless.played == 3
