@@ -496,4 +496,4 @@ def test_ctrl_c_ends_an_episode_that_never_waits():
     rollenv.register("test:Endless-v0", Endless)
     with AnyManager(ConstantAgent("on")) as manager, pytest.raises(KeyboardInterrupt):
         manager.collect([Task("test:Endless-v0", 0)])
-    assert Endless.played == 3
+    assert Endless.played < 10
