@@ -53,7 +53,7 @@ class PlayOptions:
 
     workers: str = option("--workers", "-w", default="inline", help=WORKERS_HELP)
     step_deadline: float = option(default=120.0, min=0.001, help="Time limit in seconds for a step in a worker.")
-    out: Path | None = option("--out", "-o", help="Folder for the episodes, the report and the numbers.")  # noqa: RUF009 - a field
+    out: Path | None = option("--out", "-o", help="Folder for the episodes, the report and the numbers.")
     resume: bool = option("--resume", default=False, help="Continue what is in --out.")
     accept: bool = option("--accept-changes", default=False, help=ACCEPT_HELP)
 

@@ -24,12 +24,12 @@ class ListenOptions:
 
     host: str = option(default="127.0.0.1", help="Address to listen on; other machines need tokens.")
     port: int = option(default=8800, min=0, max=65535, help="Port to listen on; 0 picks a free one.")
-    allow_host: list[str] = option(help="Additional host name that clients may use for the server.")  # noqa: RUF009 - a field
-    tokens: Path | None = option(help="TOML file with the token hashes.")  # noqa: RUF009 - a field
+    allow_host: list[str] = option(help="Additional host name that clients may use for the server.")
+    tokens: Path | None = option(help="TOML file with the token hashes.")
     new_token: str = option(default="", metavar="NAME", help="Print a new token, and its lines for the --tokens file.")
     scopes: str = option(default="environments", help="Scopes of the new token: environments, sandboxes, admin.")
-    certificate: Path | None = option(help="TLS certificate file.")  # noqa: RUF009 - a field
-    key: Path | None = option(help="TLS key file.")  # noqa: RUF009 - a field
+    certificate: Path | None = option(help="TLS certificate file.")
+    key: Path | None = option(help="TLS key file.")
     drain: float = option(default=30.0, min=0, help="Seconds that sessions have to end when the server stops.")
     silence: float = option(
         default=900.0, min=0.1, help="Seconds without a message after which a connection is closed."
@@ -41,7 +41,7 @@ class SessionOptions:
     """Options of the sessions of environments and of sandboxes."""
 
     workers: int = option(default=0, min=0, help="Number of worker processes; 0 means one per core.")
-    inline: list[str] = option(metavar="PATTERN", help="Ids to run in the server's process, such as 'game:*'.")  # noqa: RUF009 - a field
+    inline: list[str] = option(metavar="PATTERN", help="Ids to run in the server's process, such as 'game:*'.")
     sessions: int = option(default=1024, min=1, help="Maximum number of concurrent sessions.")
     per_client: int = option(
         default=0, min=0, help="Maximum number of concurrent sessions per token; 0 means no limit."

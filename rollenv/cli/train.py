@@ -49,9 +49,9 @@ class RunOptions:
     dry_run: bool = option(
         "--dry-run", default=False, help="Show settings, first prompt and needs, without starting anything."
     )
-    launch: Path = option("--launch", metavar="FILE", help="Run on other machines: a file with the keys of [launch].")  # noqa: RUF009 - a field
+    launch: Path = option("--launch", metavar="FILE", help="Run on other machines: a file with the keys of [launch].")
     seeds: int = option(default=0, min=0, help="Number of seeds: a run for each, in one folder, with their means.")
-    vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")  # noqa: RUF009 - a field
+    vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")
 
 
 def command(
