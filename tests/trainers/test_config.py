@@ -98,3 +98,10 @@ def test_a_key_that_does_nothing_is_refused(key, tmp_path, small):
 def test_a_value_that_cannot_work_is_refused_before_anything_begins(override):
     with pytest.raises(UsageError, match=override.partition("=")[0]):
         load_config("sokoban", [override])
+
+
+def test_data_that_are_named_twice_are_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"rows\.jsonl twice"):
+        load_config(
+            "sft", ["model=somebody/model", f'batches.data=["{tmp_path}/rows.jsonl", "{tmp_path}/./rows.jsonl"]']
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -115,6 +117,13 @@ class StoredConfig(Section):
     @classmethod
     def _one_or_more(cls, data: Any) -> Any:
         return [data] if isinstance(data, str) else data
+
+    @field_validator("data")
+    @classmethod
+    def _each_once(cls, data: list[str]) -> list[str]:
+        if twice := [name for name, times in Counter(map(os.path.realpath, data)).items() if times > 1]:
+            raise ValueError(f"names {os.path.basename(twice[0])} twice, which would be learned twice")
+        return data
 
     @field_validator("where")
     @classmethod
