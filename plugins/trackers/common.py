@@ -1,4 +1,4 @@
-"""What trackers share: texts of episodes, names of runs, and what a resumed run has logged."""
+"""The common parts of trackers: texts of episodes, names of runs, and the rows that a resumed run has logged."""
 
 from __future__ import annotations
 

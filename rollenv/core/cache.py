@@ -17,7 +17,6 @@ from rollenv.core.folder_lock import lock_folder
 #: Seconds after which an unfinished folder counts as abandoned: if nobody holds its lock, and where there are no locks.
 _UNLOCKED, _ABANDONED = 60.0, 86_400.0
 
-
 #: In the names of what this process fills. Forks share it, as they share the locks.
 _OWN = f"-partial-{secrets.token_hex(4)}-"
 
