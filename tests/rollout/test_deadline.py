@@ -10,7 +10,7 @@ from rollenv.rollout.deadline import Deadline, DeadlinePassed
 
 
 def play(call, *, cancel_after=None, seconds=10.0):
-    """Return the outcome of a call, its answer or the class of its error, and whether the next await was left in peace."""
+    """The answer of a call or the class of its error, and whether the next await was left in peace."""
 
     async def main():
         try:
