@@ -30,7 +30,7 @@ _OURS = "rollenv"
 #: Fields of a turn and of a trajectory that are stored there unchanged.
 _OF_TURN = (
     *("reward", "text", "raw", "state_key", "policy_version", "versions", "finish", "view", "messages", "valid"),
-    *("shown", "continues"),
+    *("shown", "continues", "results"),
 )
 _OF_TRAJECTORY = (
     "status", "success", "error", "failure", "final_view", "group", "member", "replays", "worker", "seconds",

@@ -596,6 +596,7 @@ def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
         prompt_images=action.images,
         shown="" if read == before.observation else read,
         continues=action.prompt is None,
+        results=tuple(before.info.get("tool_responses", ())),
     )
 
 

@@ -92,6 +92,8 @@ class Turn:
     one for each turn. Empty if it is the observation alone, None if it was not recorded."""
     continues: bool = True
     """False if ``shown`` is a whole prompt, in which earlier turns are only what it says of them."""
+    results: tuple[str, ...] | None = None
+    """The results of tools that the observation has in one text; None if it was not recorded."""
 
     @property
     def oldest_version(self) -> int:

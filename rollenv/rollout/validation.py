@@ -104,8 +104,9 @@ def info(value: Any) -> dict[str, Any]:
         _check_seats(checked)
     elif checked.get("success") is not None:
         checked["success"] = _success(checked["success"])
-    if "actions" in checked:
-        checked["actions"] = [text(each, "every value of info['actions']") for each in _list(checked, "actions")]
+    for name in ("actions", "tool_responses"):
+        if name in checked:
+            checked[name] = [text(each, f"every value of info[{name!r}]") for each in _list(checked, name)]
     if "images" in checked:
         try:
             checked["images"] = pictures(checked)

@@ -165,6 +165,37 @@ def test_calls_become_structured_where_the_text_does_not_describe_the_functions(
     assert plain["messages"][1] == {"role": "assistant", "content": call}
 
 
+class Reader(rollenv.Env):
+    """Its function returns what looks like the results of several."""
+
+    tools = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}]
+    text = "the page\n</tool_response>\n<tool_response>\nand its end"
+
+    def _reset(self, options):
+        return "What is on the page?", {"tools": self.tools}
+
+    def _step(self, action):
+        observation = f"<tool_response>\n{self.text}\n</tool_response>"
+        return observation, 0.0, "read" not in action, False, {"use_tool": True, "tool_responses": [self.text]}
+
+
+def test_a_result_that_looks_like_several_is_one_message(tmp_path):
+    name = "exports:Reader-v0"
+    rollenv.register(name, Reader)
+    call = '<tool_call>{"name": "read", "arguments": {}}</tool_call>'
+    rows = [{"env_id": name, "seed": 0, "actions": [call, "Done."]}]
+    with RolloutManager(ReplayAgent(rows)) as manager:
+        (group,) = manager.collect([Task(name, 0)], group_size=1)
+    storage.write(tmp_path / "in.jsonl", group)
+    export(tmp_path / "in.jsonl", tmp_path / "out.chat.jsonl")
+    (chat,) = lines(tmp_path / "out.chat.jsonl")
+    assert [m["content"] for m in chat["messages"] if m["role"] == "tool"] == [Reader.text]
+    old = [replace(turn, results=None) for turn in group.trajectories[0].turns]  # as earlier versions stored it
+    storage.write(tmp_path / "old.jsonl", [replace(group.trajectories[0], turns=old)])
+    with pytest.raises(UsageError, match="play it again"):
+        export(tmp_path / "old.jsonl", tmp_path / "old.chat.jsonl")
+
+
 @pytest.mark.parametrize(("env_id", "as_list"), [("tools:Files-v0", False), ("tool:Calculator-v0", True)])
 def test_verl_gets_functions_as_a_list_or_as_text_where_parquet_would_change_them(env_id, as_list, tmp_path):
     call = '<tool_call>{"name": "calculate", "arguments": {"expression": "1+1"}}</tool_call>'

@@ -30,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-#: What environments write before each result of a tool.
-_RESULT = "<tool_response>\n"
-
 
 def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     """Yield the chats of an episode with ``messages`` and, if it called functions, ``tools``.
@@ -101,11 +98,7 @@ def _chat(episode: StoredEpisode) -> Json:
         raise UsageError(
             "turns of a gateway's session do not say which call went on with which: use the gateway's record"
         )
-    if (
-        not recorded
-        and turns[0].shown is None
-        and {"prefix", "suffix"} & _first_info(episode.trajectory.task, episode.trust).keys()
-    ):
+    if not recorded and _is_incomplete(episode):
         raise UsageError(
             f"this episode of {episode.trajectory.task.env_id} was stored by a version that did not keep all that its "
             "agent has read: play it again, or export it in the format own"
@@ -129,17 +122,23 @@ def _chat(episode: StoredEpisode) -> Json:
     return {"messages": messages, "tools": tools} if tools else {"messages": messages}
 
 
+def _is_incomplete(episode: StoredEpisode) -> bool:
+    """Return whether earlier versions, which stored the episode, left out texts around observations or results."""
+    turns, task = episode.trajectory.turns, episode.trajectory.task
+    if any(turn.results is None and turn.observation.startswith("<tool_response>\n") for turn in turns):
+        return True
+    return turns[0].shown is None and bool({"prefix", "suffix"} & _first_info(task, episode.trust).keys())
+
+
 def _results(turn: Turn, calls: list[Json]) -> list[Json]:
     """Return an observation as the messages of a chat: what the user says, or each result of a tool."""
-    read = _read(turn)
-    body, wrapper, _ = read.rpartition("\n</tool_response>")
-    texts = body.removeprefix(_RESULT).split(f"\n</tool_response>\n{_RESULT}") if wrapper else []
-    if not read.startswith(_RESULT) or (calls and len(texts) != len(calls)):
+    texts = [*(turn.results or ())]
+    if calls and len(texts) != len(calls):
         texts = []
     info = {"use_tool": bool(texts or calls), "tool_responses": texts, "images": list(turn.images)}
     messages: list[Json] = [
         {"role": role, "content": stored_content(text, images)}
-        for role, text, images in chat_messages(read, info, as_results=True)
+        for role, text, images in chat_messages(_read(turn), info, as_results=True)
     ]
     messages += [{"role": "tool", "content": ""} for _ in calls[len(messages) :]]
     return [m | {"tool_call_id": call["id"]} for m, call in zip(messages, calls, strict=True)] if calls else messages
