@@ -114,7 +114,7 @@ def open_run(path: Path) -> Run:
     if not is_run(path):
         raise UsageError(
             f"{path} holds no run: there is no {METRICS}, eval.json or {EPISODES}; pass the folder of a training run "
-            "(rollenv train) or of an evaluation (rollenv eval --out), or --serve for a folder of runs"
+            "(rollenv train) or of an evaluation (rollenv eval --out); `rollenv view --serve` shows a folder of runs"
         )
     training = (path / METRICS).exists() or (path / "config.json").exists()
     settings = hide_secrets(_read(path / ("config.json" if training else "eval.json")))
