@@ -181,6 +181,7 @@ def test_specs_are_sorted_filtered_and_picklable():
     ids = [s.id for s in rollenv.list_envs()]
     assert ids == sorted(ids)
     assert {s.id for s in rollenv.list_envs("frozenlake")} == {i for i in ids if "FrozenLake" in i}
+    assert [s.id for s in rollenv.list_envs("game:*-v0-tiny")] == ["game:Sokoban-v0-tiny"]
     for spec in rollenv.list_envs():
         assert pickle.loads(pickle.dumps(spec)) == spec
 

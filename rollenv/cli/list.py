@@ -25,7 +25,7 @@ from rollenv.core.registry import DATA, NAMESPACES, list_envs
 def command(
     context: typer.Context,
     pattern: str = typer.Argument(
-        "", help="Show only ids that contain this text, such as sokoban or rg:.", autocompletion=completion.ids
+        "", help="Show only ids that contain this text, such as sokoban or rg:*count*.", autocompletion=completion.ids
     ),
     every: bool = typer.Option(False, "--all", "-a", help="Show every id, not just the groups."),
     here: bool = typer.Option(False, "--here", help="Show only what works on this machine."),

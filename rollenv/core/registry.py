@@ -14,6 +14,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -225,10 +226,11 @@ def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:
 
 
 def list_envs(pattern: str = "") -> list[EnvSpec]:
-    """Return all specs whose id contains ``pattern``, sorted by id."""
+    """Return all specs whose id contains ``pattern``, in which ``*`` stands for any text, sorted by id."""
     _OWN.load()
     _PLUGINS.load()
-    return sorted((s for s in list(ENV_REGISTRY.values()) if pattern.lower() in s.id.lower()), key=lambda s: s.id)
+    wanted = f"*{pattern.lower()}*"
+    return sorted((s for s in list(ENV_REGISTRY.values()) if fnmatch(s.id.lower(), wanted)), key=lambda s: s.id)
 
 
 def added_specs() -> dict[str, EnvSpec]:
