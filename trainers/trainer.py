@@ -37,7 +37,6 @@ from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
-from rollenv.trainers.early import EarlyBatches, EarlyUpdater
 from rollenv.trainers.opponents import Opponents
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
@@ -146,15 +145,11 @@ class Trainer:
                     manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
                 )
                 self.config = config = run.with_iterations(config, stored.updates or config.iterations)
-                self.learner = Updater(config, state, run)
-            elif config.batches.kind == "early":
-                self.learner = early = EarlyUpdater(config, state, run)
-                self.batches = EarlyBatches(manager, state.source, config, state.again, early=early)
             else:
-                self.learner = Updater(config, state, run)
                 left = config.iterations - state.iteration
                 self.batches = batches_of(config, manager, state.source, state.again, left)
             stack.callback(self.batches.close)
+            self.learner = Updater(config, state, run)
             self._playing_since = time.perf_counter(), state.player.tokens
             self.processes: RolloutProcesses | None = None
             if rollout.workers == "inline" and config.plays_here and not config.plays_aside:
