@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rollenv.cli.common import console, error_console, print_tables, progress
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.folder_lock import lock_folder
+from rollenv.core.folder_lock import locked
 from rollenv.report.sweep import open_runs, sweep_table
 from rollenv.rollout.records.folders import SWEEP, is_run
 
@@ -211,12 +211,10 @@ def _hang_up_terminates() -> Iterator[None]:
 
 def _need_unused(runs: Sequence[_Run]) -> None:
     """Raise a UsageError if a run is still under way, as where the command was killed before it could stop them."""
-
-    def owner() -> None: ...
-
     for run in runs:
         if run.folder.is_dir():
-            lock_folder(run.folder, owner)
+            with locked(run.folder):
+                pass
 
 
 def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], runs: Sequence[_Run]) -> None:

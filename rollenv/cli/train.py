@@ -49,7 +49,9 @@ class RunOptions:
     dry_run: bool = option(
         "--dry-run", default=False, help="Show settings, first prompt and needs, without starting anything."
     )
-    launch: Path = option("--launch", metavar="FILE", help="Run on other machines: a file with the keys of [launch].")
+    launch: Path = option(
+        "--launch", metavar="FILE", help="Run on other machines: a file with the keys of the section launch."
+    )
     seeds: int = option(default=0, min=0, help="Number of seeds: a run for each, in one folder, with their means.")
     vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")
 
@@ -106,11 +108,11 @@ def _list_algorithms() -> None:
         console.print("Further settings override them, as in algorithm=dapo loss.clip_high=0.3.", markup=False)
 
 
-def need_packages(what: str = "training") -> None:
+def need_packages() -> None:
     """Raise MissingExtra unless what trains models is installed."""
     for package in (Package("torch", "train"), Package("transformers", "train")):
         if not package.here:
-            raise MissingExtra(f"{what} needs {package}, which is not installed: {package.hint}")
+            raise MissingExtra(f"training needs {package}, which is not installed: {package.hint}")
 
 
 def start(
