@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,25 +82,24 @@ def sweep(
     seeds: int,
     vary: Sequence[str],
     beside: int,
-    need: Callable[[TrainConfig], None],
     resume: bool,
 ) -> Path:
     """Run all settings with all seeds, show their progress, write their page and table, and return their folder.
 
     Args:
         beside: runs at a time; 0 for one for each core, or one at a time on a GPU.
-        need: called with the configuration of each setting before anything starts.
 
     Raises:
         UsageError: a setting is wrong, or the folder has other runs.
         RollenvError: runs failed; the others are complete.
         Terminated: by SIGTERM or SIGHUP, after all runs have saved a checkpoint.
     """
+    from rollenv.trainers.preflight import check_run
     from rollenv.trainers.termination import Terminated, Termination
 
     folder, runs, configs = _plan(recipe, overrides, seeds, vary, resume)
     for config in configs:
-        need(config)
+        check_run(config)
     _need_unused(runs)
     _write_plan(folder, recipe, overrides, runs)
     cores = len(os.sched_getaffinity(0))
