@@ -37,7 +37,6 @@ from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
-from rollenv.trainers.early import EarlyBatches, EarlyUpdater
 from rollenv.trainers.opponents import Opponents
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
@@ -66,6 +65,15 @@ class TrainingResult:
     after: dict[str, Any]
     seconds: float
     checkpoint: str
+
+
+def _rewards_of(config: TrainConfig) -> DomainRewards | None:
+    """Create what rewards episodes besides their environments, if anything does: here, or in Ray actors."""
+    if config.placement.roles.rewards.actors:
+        from rollenv.trainers.roles import RemoteRewards  # not above: it needs Ray
+
+        return RemoteRewards(config)
+    return DomainRewards(config) if config.rewards.per_episode else None
 
 
 class Trainer:
@@ -108,13 +116,7 @@ class Trainer:
                 from rollenv.rollout.ray_calls import connected
 
                 stack.enter_context(connected(cpus=config.actor_cpus))
-            self.rewards: DomainRewards | None = None
-            if config.placement.roles.rewards.actors:
-                from rollenv.trainers.roles import RemoteRewards  # not above: it needs Ray
-
-                self.rewards = RemoteRewards(config)
-            elif config.rewards.per_episode:
-                self.rewards = DomainRewards(config)
+            self.rewards = _rewards_of(config)
             with timed("begin", self.begun):
                 restored = restore(config, run, self.wrappers, self._report_warm_up, ranks)
                 at = restored.iteration if restored else -1
@@ -140,29 +142,13 @@ class Trainer:
                 state.player.version = state.base_agent.version
 
             # What is learned from, and what learns.
-            self.batches: Batches
-            if isinstance(config.batches, StoredConfig):
-                self.batches = stored = StoredBatches(
-                    manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
-                )
-                self.config = config = run.with_iterations(config, stored.updates or config.iterations)
-                self.learner = Updater(config, state, run)
-            elif config.batches.kind == "early":
-                self.learner = early = EarlyUpdater(config, state, run)
-                self.batches = EarlyBatches(manager, state.source, config, state.again, early=early)
-            else:
-                self.learner = Updater(config, state, run)
-                left = config.iterations - state.iteration
-                self.batches = batches_of(config, manager, state.source, state.again, left)
+            self.batches = self._batches()
             stack.callback(self.batches.close)
+            if isinstance(self.batches, StoredBatches):
+                self.config = config = run.with_iterations(config, self.batches.updates or config.iterations)
+            self.learner = Updater(config, state, run)
             self._playing_since = time.perf_counter(), state.player.tokens
-            self.processes: RolloutProcesses | None = None
-            if rollout.workers == "inline" and config.plays_here and not config.plays_aside:
-                self.processes = start_rollout_processes(rollout.processes, state.base_agent, manager.limits)
-            if processes := self.processes:
-                stack.callback(processes.close)
-                manager.processes = processes
-                self.threads.own_processes = lambda: processes.seconds
+            self.processes = self._processes(stack)
 
             self.trackers = Trackers(trackers_of(config.trackers))
             self.trackers.start(run.path, hide_secrets(config.model_dump(mode="json")))
@@ -200,6 +186,33 @@ class Trainer:
         with timed("shards", self.begun):
             manager.run(fleet.ready())
         return manager
+
+    def _batches(self) -> Batches:
+        """Create the source of the batches that are learned from."""
+        config, state = self.config, self.state
+        if isinstance(config.batches, StoredConfig):
+            return StoredBatches(
+                self.manager,
+                state.source,
+                config,
+                state.base_agent,
+                self.run.path,
+                state.iteration,
+                self._report_warm_up,
+            )
+        return batches_of(config, self.manager, state.source, state.again, config.iterations - state.iteration)
+
+    def _processes(self, stack: contextlib.ExitStack) -> RolloutProcesses | None:
+        """Start the processes that play parts of a batch, if there are any."""
+        config, manager = self.config, self.manager
+        if config.rollout.workers != "inline" or not config.plays_here or config.plays_aside:
+            return None
+        processes = start_rollout_processes(config.rollout.processes, self.state.base_agent, manager.limits)
+        if processes:
+            stack.callback(processes.close)
+            manager.processes = processes
+            self.threads.own_processes = lambda: processes.seconds
+        return processes
 
     def close(self) -> None:
         """Close workers and trackers; may be called repeatedly."""

@@ -20,10 +20,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from rollenv.cli.common import console, error_console
-from rollenv.cli.dry_run import differences
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.rollout.workers.factory import workers_of
-from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config import TrainConfig, differences
 from rollenv.trainers.config.launch import Launcher
 from rollenv.trainers.config.own import own_functions
 from rollenv.trainers.config.section import HomePath

@@ -2,62 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
 from rich.markup import escape
 
-from rollenv.agents.engines.base import attach_vision, vision_of
-from rollenv.agents.gguf import gguf_of
-from rollenv.agents.model_files import NO_CODE, check_model, reading
+from rollenv.agents.engines.base import vision_of
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import chat_role_of, shown
 from rollenv.agents.prompts.step import as_text
 from rollenv.cli.common import console, print_table
-from rollenv.core.arguments import toml_value
 from rollenv.core.env import Env
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.pictures import pictures
-from rollenv.core.plugins import entry_points
-from rollenv.core.proxies import without_proxy
 from rollenv.core.registry import spec
-from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
-from rollenv.rollout.evaluate import tasks_of
-from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import make_env
+from rollenv.trainers.config import TrainConfig, differences
+from rollenv.trainers.config.tasks import EnvConfig
+from rollenv.trainers.model_plan import ModelPlan, model_plan, teacher_plan
+from rollenv.trainers.preflight import check_player, env_of, preflight, reset_env, try_environments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from rollenv.trainers.config import TrainConfig
-    from rollenv.trainers.config.tasks import EnvConfig
-
-#: File names of saved weights: one file, or an index of several.
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
-
-
-@dataclass(frozen=True)
-class ModelPlan:
-    """The facts about a model before its weights are loaded."""
-
-    about: str
-    context: int | None = None
-    """Maximum length of prompt and response together, if known."""
-    tokenizer: PreTrainedTokenizerBase | None = None
-    settings: Any = None
-    """The model's configuration."""
-
 
 def dry_run(config: TrainConfig) -> None:
     """Print the settings, the first prompt and what an iteration needs. No weights are loaded, nothing is written."""
-    from rollenv.trainers.preflight import preflight
-
     preflight(config)
     if not config.env.id:  # given rows, which no environment asks for
         _print_differences(config)
@@ -67,7 +39,7 @@ def dry_run(config: TrainConfig) -> None:
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
     trained = config.environments()[0]
-    env = _make_env(trained)
+    env = env_of(trained)
     prompt = first_prompt(env, config, plan.tokenizer)
     seen, turns = tokens_of_pictures(env, config, plan), most_turns(env)
     env.close()
@@ -158,90 +130,13 @@ def lacking_here(config: TrainConfig) -> list[str]:
     return lacking
 
 
-def check_player(config: TrainConfig) -> None:
-    """Check that the player's servers answer.
-
-    Raises:
-        UsageError: one does not.
-    """
-    import httpx
-
-    player = config.player
-    if player.kind == "local":
-        return
-    for url in filter(None, player.url.split(",")):
-        try:
-            with httpx.Client(timeout=player.patience, mounts=without_proxy(url.strip())) as client:
-                client.get(f"{url.strip().rstrip('/').removesuffix('/v1')}/health")
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UsageError(
-                f"no {player.kind} server answers at player.url={url.strip()}: {error}; start it first"
-            ) from error
-
-
 def _print_table(title: str, rows: Mapping[str, int | str]) -> None:
     console.print(f"\n{title}")
     print_table((), ([name, f"{value:,}" if isinstance(value, int) else value] for name, value in rows.items()))
 
 
-#: Seeds to reset with; random episodes for the share of recurring states, and their maximum number of turns.
-_TRIED, _LOOKS, _TURNS = 3, 4, 50
-
-
-def try_environments(config: TrainConfig) -> None:
-    """Reset every environment of training and evaluation with several seeds, and make the source of tasks."""
-    from rollenv.trainers.chosen_recipe import naming
-    from rollenv.trainers.sources.configured import source_of
-
-    most = 1
-    for one in config.environments():
-        with naming(one.id), contextlib.closing(_make_env(one)) as env:
-            for seed in range(config.seed, config.seed + _TRIED):
-                try:
-                    _, info = _reset(env, one, seed)
-                    if info.get("images") and not config.harness.name and (why := blindness(config)):
-                        raise UsageError(f"the observation has pictures, and {why}")
-                    most = max(most, info.get("players", 1))
-                    if 1 < info.get("players", 1) < (agents := 1 + len(config.seats.others)):
-                        raise UsageError(f"seats.others makes {agents} agents for {info['players']} seats")
-                except UsageError as error:
-                    raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
-    if config.seats.others and most == 1:
-        raise UsageError(f"seats.others: {config.env.id} is played alone, without an opponent; leave the key out")
-    source_of(config, _without_tokenizer(config.env.wrappers))
-    main = config.env.id, config.eval.kwargs, config.eval.episodes
-    for env_id, kwargs, episodes in (main, *((p.env.id, p.env.kwargs, p.episodes) for p in config.eval.parts)):
-        if not env_id:  # a run that learns given answers only
-            continue
-        try:
-            tasks_of(env_id, kwargs, episodes)
-        except UsageError as error:
-            raise UsageError(f"{error}: lower the episodes of the evaluation") from error
-
-
-def blindness(config: TrainConfig) -> str:
-    """Return the reason why the trained model cannot see; empty if it can."""
-    settings = model_plan(config).settings
-    if config.model.path == "tiny" or settings is None:  # built for the environment, or not known yet
-        return ""
-    from rollenv.agents.vision import GROUP, why_blind
-
-    return "" if settings.model_type in entry_points(GROUP) else why_blind(settings)
-
-
-def _make_env(env: EnvConfig) -> Env:
-    """Make an environment of training or evaluation with its wrappers."""
-    return make_env(spec(env.id), Task(env.id, 0, env.kwargs, _without_tokenizer(env.wrappers), env.options))
-
-
-def _without_tokenizer(wrappers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Leave out the wrappers that need a tokenizer, which may not be downloaded yet."""
-    return {name: settings for name, settings in wrappers.items() if name not in TOKENIZER_REQUIRED}
-
-
-def _reset(env: Env, settings: EnvConfig, seed: int) -> tuple[Any, dict[str, Any]]:
-    """Reset an environment, with its options if it has any."""
-    return env.reset(seed, options=settings.options) if settings.options else env.reset(seed)
+#: Random episodes for the share of recurring states, and their maximum number of turns.
+_LOOKS, _TURNS = 4, 50
 
 
 def states_of_turns(trained: EnvConfig, seed: int) -> str:
@@ -260,32 +155,6 @@ def states_of_turns(trained: EnvConfig, seed: int) -> str:
     turns = [turn for trajectory in group for turn in trajectory.turns]
     share = recurring(turns, [0] * len(turns))
     return f"{source}; {share:.0%} of {len(turns)} turns of {_LOOKS} random episodes are in a state that recurs"
-
-
-def differences(config: TrainConfig) -> list[str]:
-    """Return every setting that is not the default, as ``key = value``; a section's variant has its own defaults.
-
-    Keys without effect are left out: a recipe with them is refused.
-    """
-    return _differences("", config, None, config.unused_keys())
-
-
-def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> list[str]:
-    from rollenv.trainers.config.section import union_of
-
-    if key in idle:
-        return []
-    if not isinstance(value, BaseModel):
-        return [] if value == default else [f"{key} = {toml_value(value)}"]
-    same = type(value) is type(default)
-    lines = []
-    for name, field in type(value).model_fields.items():
-        own = field.get_default(call_default_factory=True)
-        known = getattr(default, name) if same else own
-        if not same and (union := union_of(key)) and name == union.tag:
-            known = None  # the choice itself is shown
-        lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known, idle)
-    return lines + [f"{key}.{name} = {toml_value(own)}" for name, own in (value.model_extra or {}).items()]
 
 
 def memory_rows(
@@ -327,7 +196,7 @@ def first_prompt(env: Env, config: TrainConfig, tokenizer: PreTrainedTokenizerBa
     from rollenv.trainers.prompts import prompt_of
 
     trained = config.environments()[0]
-    observation, info = _reset(env, trained, config.seed)
+    observation, info = reset_env(env, trained, config.seed)
     prompt = prompt_of(config.prompt, trained, chats=config.templates)
     form = None
     if tokenizer and tokenizer.chat_template:
@@ -346,7 +215,7 @@ def first_prompt(env: Env, config: TrainConfig, tokenizer: PreTrainedTokenizerBa
 
 def tokens_of_pictures(env: Env, config: TrainConfig, plan: ModelPlan) -> int:
     """Return the number of tokens of the first observation's pictures."""
-    images = pictures(_reset(env, config.environments()[0], config.seed)[1])
+    images = pictures(reset_env(env, config.environments()[0], config.seed)[1])
     if config.model.path == "tiny":
         from rollenv.agents.tiny.model import picture_tokens
 
@@ -402,44 +271,3 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None,
     episodes = config.eval.episodes + sum(part.episodes for part in config.eval.parts)
     out["evaluation episodes in all"] = evaluations * episodes
     return out
-
-
-def model_plan(config: TrainConfig) -> ModelPlan:
-    """Return the plan of ``model.path``, without loading weights and without a network."""
-    path = config.model.path
-    if path == "tiny":
-        return ModelPlan("tiny: built and warmed up on the spot", config.model.size.context)
-    if file := gguf_of(path):
-        return _folder_plan(path, file.parent, gguf_file=file.name)
-    check_model(path)
-    if Path(path).is_dir():
-        return _folder_plan(path, Path(path))
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(path, "config.json")
-    if not isinstance(found, str):
-        return ModelPlan(f"{path}: not in the hub's cache here; the run would download it")
-    return _folder_plan(path, Path(found).parent)
-
-
-def teacher_plan(config: TrainConfig) -> ModelPlan | None:
-    """Return the plan of ``distill.path``; None without a separate teacher."""
-    path = getattr(config.distill, "path", None)
-    own = config.model.model_copy(update={"path": path})
-    return model_plan(config.model_copy(update={"model": own})) if path else None
-
-
-def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
-    """Read the configuration and tokenizer of a model."""
-    from transformers import AutoConfig, AutoTokenizer
-
-    from rollenv.agents.vision import load_vision
-
-    if not how and not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
-        raise UsageError(f"cannot load a model from {name!r}: {folder} holds no weights (*.safetensors)")
-    with reading(str(folder)):
-        settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **NO_CODE, **how)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **NO_CODE, **how)
-    context = getattr(settings.get_text_config(), "max_position_embeddings", None)
-    attach_vision(load_vision(str(folder), tokenizer, settings, {"local_files_only": True, **NO_CODE}), tokenizer)
-    return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer, settings)

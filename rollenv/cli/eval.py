@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ def command(
 
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
-    from rollenv.core.registry import named_wrappers, spec
+    from rollenv.core.registry import named_wrappers
     from rollenv.core.wrappers.factory import with_tokenizer
     from rollenv.rollout.workers.factory import other_python
 
@@ -98,7 +98,6 @@ def command(
     model = model_of(agent)
     tokenizer = tokenizer or (str(newest_checkpoint(Path(model))) if model else "")
     around = with_tokenizer(named_wrappers(wrappers), tokenizer)
-    # an unknown id, a wrong setting or prompt, and another evaluation in a folder fail before a model is loaded
     if panel:
         plans = [_Plan(panel.name, {}, play, len(panel.members), panel)]
     else:
@@ -118,22 +117,7 @@ def command(
     }
     common = {"agent": agent, "k": k, "seed": seed, "temperature": options.temperature}
     common |= {name: value for name, value in optional.items() if value}
-    folders = [plan.begin(common, model_of(options.model or agent)) for plan in plans]
-    answer_tokens = max(spec(env_id).answer_tokens for plan in plans for env_id in plan.env_ids)
-    player: Agent | None = None
-    results, every = [], []
-    for plan, folder in zip(plans, folders, strict=True):
-        if player is None or not model:  # a model is loaded once; other agents count what each evaluation cost
-            player = make_agent(agent, options, native=plan.native, answer_tokens=answer_tokens)
-        if form:
-            _set_prompt(player, form, plan.env_ids[0], plan.kwargs, around)
-        with playing(plan.env, plan.n * k, player, options, plan.play, folder, plan.panel) as opened:
-            result = plan.evaluate(player, k, seed, around, opened)
-        numbers = plan.play.save({**plan.about(common), **result.to_dict(), **totals(player)}, plan.panel)
-        _print(result, agent)
-        plan.play.tell()
-        results.append(result)
-        every.append(numbers)
+    results, every = zip(*_played(plans, common, options, form, around), strict=True)
     if len(results) > 1:
         _print_all(results, agent)
     print_result(every if len(every) > 1 else every[0])
@@ -191,6 +175,40 @@ class _Plan:
         rows = [] if self.panel else row_fingerprints(self.env, self.kwargs, self.n)  # a panel has its own hash
         prints = {"rows": rows, "model": model_fingerprint(model)}
         return self.play.begin(self.about(common) | {k: v for k, v in prints.items() if v})
+
+
+def _played(
+    plans: Sequence[_Plan],
+    common: dict[str, Any],
+    options: AgentOptions,
+    form: AnyPrompt | None,
+    around: dict[str, dict[str, Any]],
+) -> Iterator[tuple[Evaluation, dict[str, Any]]]:
+    """Play the plans one after the other, and yield what came of each with the numbers that were written.
+
+    Args:
+        common: settings of all of them, the agent among them.
+        form: the prompt of a model in this process, if it was given.
+        around: the wrappers.
+    """
+    from rollenv.core.registry import spec
+
+    agent, k = common["agent"], common["k"]
+    # another evaluation in a folder is refused before a model is loaded
+    folders = [plan.begin(common, model_of(options.model or agent)) for plan in plans]
+    answer_tokens = max(spec(env_id).answer_tokens for plan in plans for env_id in plan.env_ids)
+    player: Agent | None = None
+    for plan, folder in zip(plans, folders, strict=True):
+        if player is None or not model_of(agent):  # a model is loaded once; others count what each evaluation cost
+            player = make_agent(agent, options, native=plan.native, answer_tokens=answer_tokens)
+        if form:
+            _set_prompt(player, form, plan.env_ids[0], plan.kwargs, around)
+        with playing(plan.env, plan.n * k, player, options, plan.play, folder, plan.panel) as opened:
+            result = plan.evaluate(player, k, common["seed"], around, opened)
+        numbers = plan.play.save({**plan.about(common), **result.to_dict(), **totals(player)}, plan.panel)
+        _print(result, agent)
+        plan.play.tell()
+        yield result, numbers
 
 
 def _plans(

@@ -109,6 +109,13 @@ def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOp
     return with_options(run)
 
 
+def _has_json(command: Callable[..., None]) -> bool:
+    """Return whether a command of a plug-in has an option --json of its own."""
+    alone = typer.Typer()
+    alone.command()(with_options(command))
+    return any(each.name == "json" or "--json" in each.opts for each in typer.main.get_command(alone).params)
+
+
 def _is_of_a_sandbox(error: Exception) -> bool:
     errors = sys.modules.get("rollenv.sandbox.errors")  # few commands need sandboxes
     return errors is not None and isinstance(error, errors.BaseSandboxError)
@@ -147,11 +154,7 @@ for _name, _function in panel.commands().items():
 app.add_typer(panel.app, name="panel")
 for _name, _function in load_all(GROUP, {*_COMMANDS, "panel"}).items():
     try:
-        _alone = typer.Typer()
-        _alone.command(_name)(_prepared(_function, OutputOptions))
-        _parameters = typer.main.get_command(_alone).params
-        _has_json = any(each.name == "json" or "--json" in each.opts for each in _parameters)  # of its own
-        _prepared_one = _prepared(_function, OutputOptions if _has_json else ResultOptions)
+        _prepared_one = _prepared(_function, OutputOptions if _has_json(_function) else ResultOptions)
     except Exception as _error:  # typer's have no common base
         warnings.warn(f"the command {_name} of {GROUP} is left out, as it cannot be read: {_error}", stacklevel=1)
     else:

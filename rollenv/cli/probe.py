@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
     from rollenv.cli.train import Display
+    from rollenv.probe.run import ProbeResult
     from rollenv.trainers.config import TrainConfig
 
 SET_HELP = "Setting of the run that is considered, as in `rollenv train`: prompt.examples=5. May be repeated."
@@ -63,10 +65,8 @@ def command(
     from rollenv.cli.train import Display
     from rollenv.probe.page import page_result
     from rollenv.probe.run import probe
-    from rollenv.report import write_report
     from rollenv.rollout.episode import EpisodeLimits
     from rollenv.rollout.manager import RolloutManager
-    from rollenv.rollout.records.storage import write
 
     if wrong := [text for text in arguments or () if "=" not in text]:
         raise UsageError(f"{wrong[0]!r} is no KEY=VALUE; one environment is probed at a time")
@@ -91,16 +91,8 @@ def command(
                 config, player, agent, manager, n=n, k=k, seconds=seconds, watch=display.watch, settings=given
             )
     result = page_result(found)
-    with writes(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        about = {"env": config.env.id, "agent": agent, "n": len(found.told.tasks), "k": k}
-        if hasattr(player, "tokenizer"):  # so that the page shows prompts as the model reads them
-            player.tokenizer.save_pretrained(folder / "tokenizer")
-            about["policy"] = "local:tokenizer"
-        for name, data in {"probe": found.to_dict(), "result": result, "eval": about}.items():
-            (folder / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        write(folder / "episodes.jsonl", found.episodes)
-        write_report([folder], folder / "report.html")
+    about = {"env": config.env.id, "agent": agent, "n": len(found.told.tasks), "k": k}
+    _write(folder, found, result, about, getattr(player, "tokenizer", None))
     if not print_result(found.to_dict()):
         console.print(f"{found.env_id} with {agent}", markup=False, style="bold")
         for remark in found.remarks:
@@ -110,6 +102,28 @@ def command(
         console.print(f"page, numbers and episodes: {folder} ({found.seconds:.0f} s)", markup=False, soft_wrap=True)
     if found.red:
         raise typer.Exit(1)
+
+
+def _write(folder: Path, found: ProbeResult, result: Mapping[str, Any], about: dict[str, Any], tokenizer: Any) -> None:
+    """Write what a probe has found as an evaluation's folder, with its page.
+
+    Args:
+        result: the numbers that the page shows.
+        about: what was played.
+        tokenizer: of a model, so that the page shows prompts as the model reads them.
+    """
+    from rollenv.report import write_report
+    from rollenv.rollout.records.storage import write
+
+    with writes(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder / "tokenizer")
+            about = {**about, "policy": "local:tokenizer"}
+        for name, data in {"probe": found.to_dict(), "result": result, "eval": about}.items():
+            (folder / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        write(folder / "episodes.jsonl", found.episodes)
+        write_report([folder], folder / "report.html")
 
 
 def _folder(env: str, out: Path | None) -> Path:

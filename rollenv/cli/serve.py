@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from rollenv.cli.options import option
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import ENV_REGISTRY, spec
 from rollenv.serve.protocols import protocols as all_protocols
+
+if TYPE_CHECKING:
+    from rollenv.serve.quotas import SessionLimits
 
 #: Shown by --help, one line for each client.
 _EXAMPLES = Path(__file__).with_name("serve_clients.txt").read_text(encoding="utf-8")
@@ -34,6 +38,20 @@ class ListenOptions:
     silence: float = option(
         default=900.0, min=0.1, help="Seconds without a message after which a connection is closed."
     )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """These options as settings of a server."""
+        if (self.certificate is None) != (self.key is None):
+            raise UsageError("TLS needs both --certificate and --key")
+        return {
+            "host": self.host,
+            "hosts": tuple(self.allow_host or ()),
+            "tokens": self.tokens,
+            "tls": (self.certificate, self.key) if self.certificate and self.key else None,
+            "drain": self.drain,
+            "silence": self.silence,
+        }
 
 
 @dataclass(frozen=True)
@@ -59,6 +77,21 @@ class SessionOptions:
     sandbox: str = option(default="", help="Sandbox of clients and environments: local or docker.")
     image: str = option(default="", help="Image of the docker sandbox.")
 
+    @property
+    def limits(self) -> SessionLimits:
+        """The limits of environments' sessions."""
+        from rollenv.serve.quotas import Quota, SessionLimits
+
+        return SessionLimits(
+            sessions=self.sessions,
+            each=Quota(self.per_client, self.rate, self.compute),
+            idle=self.idle,
+            gone=self.gone,
+            reset=self.reset_deadline,
+            step=self.step_deadline,
+            any_arguments=self.any_arguments,
+        )
+
 
 def command(
     env: list[str] = typer.Argument(
@@ -83,7 +116,6 @@ def command(
     from rollenv.serve import auth, run
     from rollenv.serve.catalog import read_catalog
     from rollenv.serve.logs import write_to_stderr
-    from rollenv.serve.quotas import Quota, SessionLimits
     from rollenv.serve.sandboxes import SandboxLimits
     from rollenv.serve.server import Settings
 
@@ -92,32 +124,17 @@ def command(
         error_console.print(f"the token, which is shown this once: {token}", soft_wrap=True, markup=False)
         console.print(lines, end="", soft_wrap=True, markup=False)
         return
-    if (where.certificate is None) != (where.key is None):
-        raise UsageError("TLS needs both --certificate and --key")
     ENV_REGISTRY.update({each: spec(each) for each in env or ()})
     if packages:
         read_catalog(str(packages))  # fails before the server starts
     settings = Settings(
-        host=where.host,
         protocols=tuple(name.strip() for name in protocols.split(",") if name.strip()),
-        hosts=tuple(where.allow_host or ()),
-        tokens=where.tokens,
-        tls=(where.certificate, where.key) if where.certificate and where.key else None,
-        drain=where.drain,
-        silence=where.silence,
         group_reward=group_reward,
         packages=packages,
         traces=traces,
-        sessions=SessionLimits(
-            sessions=what.sessions,
-            each=Quota(what.per_client, what.rate, what.compute),
-            idle=what.idle,
-            gone=what.gone,
-            reset=what.reset_deadline,
-            step=what.step_deadline,
-            any_arguments=what.any_arguments,
-        ),
+        sessions=what.limits,
         sandboxes=SandboxLimits(sandboxes=what.sandboxes, idle=what.idle),
+        **where.settings,
     )
     image = chosen(what.sandbox or None, what.image or None)
     os.environ[DEFAULT] = f"docker:{image['image']}" if image else "local"  # for the environments' processes too

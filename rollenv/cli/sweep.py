@@ -13,14 +13,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollenv.cli.common import console, error_console, print_tables, progress
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.folder_lock import lock_folder
+from rollenv.core.folder_lock import locked
 from rollenv.report.sweep import open_runs, sweep_table
 from rollenv.rollout.records.folders import SWEEP, is_run
 
@@ -82,25 +82,24 @@ def sweep(
     seeds: int,
     vary: Sequence[str],
     beside: int,
-    need: Callable[[TrainConfig], None],
     resume: bool,
 ) -> Path:
     """Run all settings with all seeds, show their progress, write their page and table, and return their folder.
 
     Args:
         beside: runs at a time; 0 for one for each core, or one at a time on a GPU.
-        need: called with the configuration of each setting before anything starts.
 
     Raises:
         UsageError: a setting is wrong, or the folder has other runs.
         RollenvError: runs failed; the others are complete.
         Terminated: by SIGTERM or SIGHUP, after all runs have saved a checkpoint.
     """
+    from rollenv.trainers.preflight import check_run
     from rollenv.trainers.termination import Terminated, Termination
 
     folder, runs, configs = _plan(recipe, overrides, seeds, vary, resume)
     for config in configs:
-        need(config)
+        check_run(config)
     _need_unused(runs)
     _write_plan(folder, recipe, overrides, runs)
     cores = len(os.sched_getaffinity(0))
@@ -211,12 +210,10 @@ def _hang_up_terminates() -> Iterator[None]:
 
 def _need_unused(runs: Sequence[_Run]) -> None:
     """Raise a UsageError if a run is still under way, as where the command was killed before it could stop them."""
-
-    def owner() -> None: ...
-
     for run in runs:
         if run.folder.is_dir():
-            lock_folder(run.folder, owner)
+            with locked(run.folder):
+                pass
 
 
 def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], runs: Sequence[_Run]) -> None:

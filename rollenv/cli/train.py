@@ -49,7 +49,9 @@ class RunOptions:
     dry_run: bool = option(
         "--dry-run", default=False, help="Show settings, first prompt and needs, without starting anything."
     )
-    launch: Path = option("--launch", metavar="FILE", help="Run on other machines: a file with the keys of [launch].")
+    launch: Path = option(
+        "--launch", metavar="FILE", help="Run on other machines: a file with the keys of the section launch."
+    )
     seeds: int = option(default=0, min=0, help="Number of seeds: a run for each, in one folder, with their means.")
     vary: list[str] = option(metavar="KEY=A,B", help="Values of a setting to compare, each by all seeds.")
 
@@ -106,11 +108,11 @@ def _list_algorithms() -> None:
         console.print("Further settings override them, as in algorithm=dapo loss.clip_high=0.3.", markup=False)
 
 
-def need_packages(what: str = "training") -> None:
+def need_packages() -> None:
     """Raise MissingExtra unless what trains models is installed."""
     for package in (Package("torch", "train"), Package("transformers", "train")):
         if not package.here:
-            raise MissingExtra(f"{what} needs {package}, which is not installed: {package.hint}")
+            raise MissingExtra(f"training needs {package}, which is not installed: {package.hint}")
 
 
 def start(
@@ -125,6 +127,7 @@ def start(
     started = time.perf_counter()
     need_packages()
     from rollenv.trainers.config import is_env_id, load_config, with_data
+    from rollenv.trainers.preflight import check_run
     from rollenv.trainers.run_dir import RunDir
 
     resume, several, dry_run = options.resume, options.seeds or options.vary, options.dry_run
@@ -138,7 +141,7 @@ def start(
         from rollenv.cli.sweep import sweep
 
         seeds = max(options.seeds, 1)
-        folder = sweep(recipe, overrides, seeds, options.vary or (), beside, _need_everything, resume)
+        folder = sweep(recipe, overrides, seeds, options.vary or (), beside, resume)
         print_result({"folder": str(folder)})
         return None
     if options.launch:
@@ -169,7 +172,7 @@ def start(
         dry.dry_run(config)
         print_result({"settings": config.model_dump(mode="json")})
         return None
-    _need_everything(config)
+    check_run(config)
     run = run or RunDir.create(config, recipe)
     trained = _train_to_the_end(config, run, recipe, resume)
     _conclude(run, trained, time.perf_counter() - started)
@@ -179,7 +182,7 @@ def start(
 
 
 def _write_recipe(config: TrainConfig, file: Path) -> None:
-    from rollenv.cli.dry_run import differences
+    from rollenv.trainers.config import differences
 
     try:
         with file.open("x", encoding="utf-8") as out:
@@ -189,33 +192,6 @@ def _write_recipe(config: TrainConfig, file: Path) -> None:
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
     console.print(f"wrote {file}; train by it with: rollenv train {file}", soft_wrap=True, markup=False)
-
-
-def _need_everything(config: TrainConfig) -> None:
-    """Raise one error for all missing requirements, before anything is written or loaded."""
-    from rollenv.agents.gguf import gguf_of, model_at
-    from rollenv.agents.model_files import loading
-    from rollenv.cli.dry_run import check_player, try_environments
-    from rollenv.core import cards
-    from rollenv.core.registry import spec
-
-    elsewhere = config.rollout.elsewhere
-    for env_id in dict.fromkeys(env.id for env in config.environments() if not elsewhere):
-        lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
-        if lacking:
-            hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
-            raise MissingExtra(f"{env_id} needs what is not installed. {hints}")
-    model, converted = config.model.path, config.model.path != "tiny" and gguf_of(config.model.path)
-    if model != "tiny" and not converted:
-        loading(model_at(model))
-    from rollenv.trainers.preflight import preflight  # not above: it needs torch
-
-    preflight(config)
-    if not elsewhere:
-        try_environments(config)
-    check_player(config)
-    if converted:  # which takes a minute, so last
-        loading(model_at(model))
 
 
 def _resume(

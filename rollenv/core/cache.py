@@ -12,17 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollenv.core.errors import UsageError
-from rollenv.core.folder_lock import lock_folder
+from rollenv.core.folder_lock import locked
 
 #: Seconds after which an unfinished folder counts as abandoned: if nobody holds its lock, and where there are no locks.
 _UNLOCKED, _ABANDONED = 60.0, 86_400.0
 
 #: In the names of what this process fills. Forks share it, as they share the locks.
 _OWN = f"-partial-{secrets.token_hex(4)}-"
-
-
-class _Filling:
-    """The owner of a lock."""
 
 
 def cache_folder() -> Path:
@@ -64,10 +60,9 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(folder.parent)
         partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}{_OWN}"))
-        filling = _Filling()
-        lock_folder(partial, filling)
-        make(partial)
-        partial.rename(folder)
+        with locked(partial):
+            make(partial)
+            partial.rename(folder)
     except Exception as error:
         if not (isinstance(error, OSError) or "os error" in str(error)):  # safetensors has its own kind for a full disk
             raise
@@ -83,8 +78,9 @@ def _remove_abandoned(parent: Path) -> None:
     """Remove what processes left that were killed while they filled a folder."""
     for left in parent.glob("*-partial-*"):
         with contextlib.suppress(OSError, UsageError):  # it is gone, or the process that fills it lives
-            age, looking = time.time() - left.stat().st_mtime, _Filling()
+            age = time.time() - left.stat().st_mtime
             if age < _UNLOCKED or _OWN in left.name:
                 continue
-            if lock_folder(left, looking) or age > _ABANDONED:
-                shutil.rmtree(left)
+            with locked(left) as can_be_locked:
+                if can_be_locked or age > _ABANDONED:
+                    shutil.rmtree(left)

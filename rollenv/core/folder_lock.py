@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +37,26 @@ def lock_folder(folder: Path, owner: object) -> bool:
     Raises:
         UsageError: another process holds the lock.
     """
+    if key := _hold(folder):
+        weakref.finalize(owner, _release, key)
+    return key is not None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Keep other processes out of a folder while the block runs; results and errors as of :func:`lock_folder`."""
+    key = _hold(folder)
+    try:
+        yield key is not None
+    finally:
+        if key:
+            _release(key)
+
+
+def _hold(folder: Path) -> tuple[int, int] | None:
+    """Add an owner to the lock of a folder, and return its key; None without locks."""
     if sys.platform == "win32":
-        return False
+        return None
     status = folder.stat()
     key = status.st_dev, status.st_ino
     if key not in _held:
@@ -48,11 +68,10 @@ def lock_folder(folder: Path, owner: object) -> bool:
             raise UsageError(f"another process is writing {folder}; wait for it, or name another folder") from None
         except OSError:
             os.close(handle)
-            return False
+            return None
         _held[key] = _Lock(handle)
     _held[key].owners += 1
-    weakref.finalize(owner, _release, key)
-    return True
+    return key
 
 
 def _release(key: tuple[int, int]) -> None:

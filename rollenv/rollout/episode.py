@@ -13,7 +13,6 @@ from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, NothingToSay, Session, member
 from rollenv.agents.engines.base import EngineFailed, EngineLost
-from rollenv.agents.prompts.session import shown
 from rollenv.agents.seats import SeatFailed, Seats, SeatsSession
 from rollenv.core.env import Env
 from rollenv.core.errors import RollenvError, UsageError, describe, error_text
@@ -22,7 +21,8 @@ from rollenv.rollout import validation
 from rollenv.rollout.deadline import Deadline, DeadlinePassed
 from rollenv.rollout.records.health import Health, HealthRecord
 from rollenv.rollout.seats import forfeit, most_tokens, take_seat, who_filled
-from rollenv.rollout.types import Trajectory, Turn
+from rollenv.rollout.turns import turns_of
+from rollenv.rollout.types import Trajectory
 from rollenv.rollout.validation import BadValue
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers
 
@@ -205,28 +205,10 @@ class Episode:
         trajectory = self.trajectory
         while True:
             result = await self._call_env("reset")
-            try:
-                task = trajectory.task
-                seed = task.seed if task.agent_seed is None else task.agent_seed
-                seed = seed * 1_000_003 + trajectory.member
-                session: Session
-                if players := result.info.get("players"):
-                    self.players, self.thought = players, dict.fromkeys(range(players), 0.0)
-                    self.forfeit_returns = result.info.get("forfeit", self.forfeit_returns)
-                    seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent], rotate=True)
-                    session = table = seats.deal(self, seed, players, task.seed, result.info.get("roles", ()))
-                    trajectory.seat = table.seat
-                else:
-                    session = self.agent.start(self, seed)
-            except BaseException as error:
-                raise self._classify_agent_error("start()", error) from error
+            session = self._start_session(result.info)
             try:
                 if isinstance(session, SeatsSession):
-                    for seat in range(self.players):
-                        try:
-                            session.sit(seat)
-                        except BaseException as error:
-                            raise session.blame(seat, self._classify_agent_error("start()", error)) from error
+                    self._take_seats(session)
                 self.replayable = member(session, Session, "replayable")
                 result = await self._take_turns(session, result)
                 if not result.terminated:
@@ -238,6 +220,11 @@ class Episode:
                 trajectory.metrics.clear()
             finally:
                 self._end_session(session)
+        self._conclude(result)
+
+    def _conclude(self, result: EnvResult) -> None:
+        """Write what the last result says of the episode, as its own seat sees it."""
+        trajectory = self.trajectory
         trajectory.status = "terminated" if result.terminated else "truncated"
         self.outcome = "completed"
         won, seen = result.info.get("success", False), result.observation
@@ -295,6 +282,31 @@ class Episode:
         return result
 
     # -- calling the agent -------------------------------------------------------------------------------------------
+
+    def _start_session(self, info: dict[str, Any]) -> Session:
+        """Start the agent's session; in a game, deal the seats."""
+        task = self.trajectory.task
+        try:
+            seed = task.seed if task.agent_seed is None else task.agent_seed
+            seed = seed * 1_000_003 + self.trajectory.member
+            players = info.get("players")
+            if not players:
+                return self.agent.start(self, seed)
+            self.players, self.thought = players, dict.fromkeys(range(players), 0.0)
+            self.forfeit_returns = info.get("forfeit", self.forfeit_returns)
+            seats = self.agent if isinstance(self.agent, Seats) else Seats([self.agent], rotate=True)
+            table = seats.deal(self, seed, players, task.seed, info.get("roles", ()))
+            self.trajectory.seat = table.seat
+            return table
+        except BaseException as error:
+            raise self._classify_agent_error("start()", error) from error
+
+    def _take_seats(self, table: SeatsSession) -> None:
+        for seat in range(self.players):
+            try:
+                table.sit(seat)
+            except BaseException as error:
+                raise table.blame(seat, self._classify_agent_error("start()", error)) from error
 
     def _next_prompt(self, session: Session, result: EnvResult) -> tuple[int, ...]:
         try:
@@ -562,42 +574,6 @@ def _check_version(answer: Action, oldest: int, newest: int) -> None:
             f"an action reports versions {min(versions)} to {max(versions)} of the weights, but the agent's version "
             f"was {oldest} to {newest}; set policy_version"
         )
-
-
-def turns_of(before: EnvResult, action: Action, after: EnvResult) -> list[Turn]:
-    """Build the turns of an action: one, or one for each model call of a program; the last one gets the reward."""
-    if not action.calls:
-        return [turn_of(before, action, after)]
-    between = EnvResult("", 0.0)
-    *first, last = action.calls
-    return [*(turn_of(between, call, between) for call in first), turn_of(before, last, after)]
-
-
-def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
-    """Build the turn in which the agent took an action."""
-    read = shown(before.observation, before.info) if action.prompt is None else action.prompt
-    return Turn(
-        prompt_ids=action.prompt_ids,
-        response_ids=action.response_ids,
-        logprobs=action.logprobs,
-        reward=after.reward + action.reward,
-        text=action.text,
-        observation=before.observation,
-        state_key=before.state_key,
-        policy_version=action.policy_version,
-        versions=action.versions,
-        finish=action.finish,
-        view=before.view,
-        raw=action.raw,
-        messages=action.messages,
-        valid=after.info.get("valid") is not False,
-        routes=action.routes,
-        images=before.info.get("images", ()),
-        prompt_images=action.images,
-        shown="" if read == before.observation else read,
-        continues=action.prompt is None,
-        results=tuple(before.info.get("tool_responses", ())),
-    )
 
 
 def fingerprint(answer: Any) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,6 +43,34 @@ def make_app(server: EnvServer) -> ASGIApp:
 
         server.closing += traces.start_exporting()
         native_class, server.sessions.session_class = traces.TracedNative, traces.TracedSession
+    routes = [*_own_routes(server, native_class), *_protocol_routes(server)]
+    if index := server.settings.packages:
+        routes.append(_packages(server, index))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        server.sessions.start()
+        server.sandboxes.start()
+        for start in server.opening:
+            start()
+        try:
+            yield
+        finally:
+            await server.readiness.stop()
+            for close in server.closing:
+                await close()
+            await server.sandboxes.stop()
+            await server.sessions.stop()
+            await server.sessions.workers.aclose()
+
+    handlers = {**dict.fromkeys(EXPECTED, refused), ClientDisconnect: left}
+    app = Starlette(routes=server.hosts + routes, lifespan=lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
+    guarded = RequestGuard(app, server)
+    return Requests(traces.TracedRequests(guarded) if server.settings.traces else guarded)
+
+
+def _own_routes(server: EnvServer, native_class: type[Native]) -> list[BaseRoute]:
+    """Routes of the native protocol, and of those who watch a server."""
 
     async def native(client: Client, connection: HTTPConnection, socket: WebSocket) -> None:
         await native_class(server.sessions, client, socket, server.settings.silence).talk()
@@ -77,44 +106,31 @@ def make_app(server: EnvServer) -> ASGIApp:
     ]
     for route in routes:
         mark_opened(route, "readiness check" if route.path == "/readyz" else "rollenv")  # type: ignore[attr-defined]
+    return routes
+
+
+def _protocol_routes(server: EnvServer) -> Iterator[BaseRoute]:
+    """Routes of the protocols; one of another package that cannot be loaded is left out and reported."""
     for name in server.settings.protocols:
         try:
             added = routes_of(name)(server)
-        except (BadEntryPoint, MissingExtra) as error:  # of another package; the other protocols are served
+        except (BadEntryPoint, MissingExtra) as error:
             warnings.warn(str(error), stacklevel=2)
             continue
         for route in added:
             mark_opened(route, name)
-        routes += added
-    if index := server.settings.packages:
-        files = StaticFiles(directory=index, html=True)
+            yield route
 
-        async def packages(scope: Scope, receive: Receive, send: Send) -> None:
-            server.client(Request(scope), "environments")
-            await files(scope, receive, send)
 
-        routes.append(Mount("/packages", packages))
+def _packages(server: EnvServer, index: Path) -> Mount:
+    """Serve an index of environment packages."""
+    files = StaticFiles(directory=index, html=True)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        server.sessions.start()
-        server.sandboxes.start()
-        for start in server.opening:
-            start()
-        try:
-            yield
-        finally:
-            await server.readiness.stop()
-            for close in server.closing:
-                await close()
-            await server.sandboxes.stop()
-            await server.sessions.stop()
-            await server.sessions.workers.aclose()
+    async def packages(scope: Scope, receive: Receive, send: Send) -> None:
+        server.client(Request(scope), "environments")
+        await files(scope, receive, send)
 
-    handlers = {**dict.fromkeys(EXPECTED, refused), ClientDisconnect: left}
-    app = Starlette(routes=server.hosts + routes, lifespan=lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
-    guarded = RequestGuard(app, server)
-    return Requests(traces.TracedRequests(guarded) if server.settings.traces else guarded)
+    return Mount("/packages", packages)
 
 
 def mark_opened(route: Any, name: str) -> None:

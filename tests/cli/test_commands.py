@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+import typer
 
 import rollenv
+from rollenv.cli.main import app
 
 NARROW = {**os.environ, "COLUMNS": "80"}
 
@@ -174,3 +177,16 @@ def test_check_is_green_for_what_comes_with_rollenv_and_red_for_what_is_broken(r
     assert broken.returncode == 1
     assert "global rng" in broken.stdout
     assert "self.np_random" in " ".join(broken.stdout.split())
+
+
+def test_no_help_has_brackets_that_rich_would_read_as_marks():
+    def texts(command, name):
+        yield name, command.help
+        yield from ((f"{name} {each.name}", getattr(each, "help", None)) for each in command.params)
+        for below, one in getattr(command, "commands", {}).items():
+            yield from texts(one, f"{name} {below}")
+
+    marked = [
+        name for name, text in texts(typer.main.get_command(app), "rollenv") if re.search(r"\[[a-z/#@]", text or "")
+    ]
+    assert marked == []

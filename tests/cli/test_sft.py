@@ -66,8 +66,6 @@ def test_what_cannot_be_imitated_is_refused(rows, sources, env):
         ["sft", "rows.jsonl", "rollout.group_size=3"],
         ["reward-model", "absent.jsonl"],
         ["reward-model", "rows.jsonl", "sizee=3"],
-        ["reward-model", "rows.jsonl", "--best-of", "rows.jsonl"],
-        ["reward-model", "rows.jsonl", "--beside", "run"],
     ],
 )
 def test_wrong_usage_is_one_line(rows, words):

@@ -143,8 +143,7 @@ def test_the_published_setting(rollenv_command, data):
 
 
 def test_what_differs_from_the_defaults_is_all_that_differs():
-    from rollenv.cli.dry_run import differences
-    from rollenv.trainers.config import load_config
+    from rollenv.trainers.config import differences, load_config
 
     base = differences(load_config("sokoban"))
     changes = ["algorithm.name=gigpo", "algorithm.gamma=0.5", "kl.name=reward", "rollout.top_k=3", "seed=0"]
@@ -208,17 +207,17 @@ def four_rows(monkeypatch):
     ],
 )
 def test_what_would_stop_the_run_after_the_warm_up_is_said_before_it(four_rows, overrides, says):
-    from rollenv.cli.dry_run import try_environments
     from rollenv.core.errors import UsageError
     from rollenv.trainers.config import load_config
+    from rollenv.trainers.preflight import try_environments
 
     with pytest.raises(UsageError, match=says):
         try_environments(load_config("sokoban", overrides))
 
 
 def test_options_of_training_are_not_those_of_evaluation(four_rows):
-    from rollenv.cli.dry_run import try_environments
     from rollenv.trainers.config import load_config
+    from rollenv.trainers.preflight import try_environments
 
     config = load_config("sokoban", ["env.id=test:FourRows-v0", "env.kwargs={}", "env.options.index=3"])
     fewer = {"kwargs": {"dataset": four_rows[:2]}, "episodes": 2}

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import rollenv
-from rollenv.cli.dry_run import differences, try_environments
 from rollenv.cli.main import app
 from rollenv.core import registry
 from rollenv.core.errors import MissingData, UsageError
 from rollenv.envs.game.sokoban import Sokoban
-from rollenv.trainers.config import load_config
+from rollenv.trainers.config import differences, load_config
+from rollenv.trainers.preflight import try_environments
 from rollenv.trainers.training import train
 
 

@@ -14,9 +14,8 @@ from test_config_keys import BASE
 
 import rollenv
 from rollenv import UsageError
-from rollenv.cli.dry_run import differences
 from rollenv.trainers import Trainer, losses
-from rollenv.trainers.config import load_config, with_settings
+from rollenv.trainers.config import differences, load_config, with_settings
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources.configured import source_of
 

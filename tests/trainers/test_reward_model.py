@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import math
-from xml.etree import ElementTree
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 from rollenv import UsageError
 from rollenv.agents import LocalAgent
 from rollenv.cli.main import app
-from rollenv.cli.reward_model import away_of, best_of, settings_of
-from rollenv.report.curves import curves_svg
+from rollenv.cli.reward_model import settings_of
 from rollenv.rollout.records import storage
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
@@ -31,6 +30,9 @@ from rollenv.trainers.reward_model import RewardModel, pairs_of
 from rollenv.trainers.rewards.learned import LearnedReward
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import best_of
 
 
 @pytest.fixture(scope="module")
@@ -198,9 +200,9 @@ def test_a_reward_model_neither_plays_nor_begins_another(trained, rows, tmp_path
 
 def test_best_of_n_is_the_mean_over_all_choices():
     pool = [(0.1, 1.0), (0.9, 0.0), (0.5, 1.0)]
-    assert best_of(pool, 1) == pytest.approx((0.5, 2 / 3))
-    assert best_of(pool, 2) == pytest.approx(((0.9 + 0.9 + 0.5) / 3, 1 / 3))
-    assert best_of(pool, 3) == pytest.approx((0.9, 0.0))
+    assert best_of.best_of(pool, 1) == pytest.approx((0.5, 2 / 3))
+    assert best_of.best_of(pool, 2) == pytest.approx(((0.9 + 0.9 + 0.5) / 3, 1 / 3))
+    assert best_of.best_of(pool, 3) == pytest.approx((0.9, 0.0))
 
 
 def test_a_run_is_as_far_from_its_start_as_its_tokens_say(tmp_path):
@@ -213,35 +215,21 @@ def test_a_run_is_as_far_from_its_start_as_its_tokens_say(tmp_path):
     for row in rows:
         run.append(run.metrics_file, row)
     run.config_file.write_text(json.dumps({"rollout": {"groups_per_batch": 2, "group_size": 2}}))
-    start, later = away_of(tmp_path)
+    start, later = best_of.evaluations_of(tmp_path)
     assert start == {"iteration": 0, "root_kl": 0.0, "proxy": -0.3, "true": 0.2}
     assert later == {"iteration": 2, "root_kl": 2.0, "proxy": 0.9, "true": 0.4}
     run.metrics_file.write_text("")
     with pytest.raises(UsageError, match="KL"):
-        away_of(tmp_path)
+        best_of.evaluations_of(tmp_path)
 
 
-@pytest.mark.parametrize("points", [[(0.0, 1.0)], [(0.0, -0.3), (1.5, 0.9), (0.5, 0.2)]])
-def test_curves_are_an_image_with_their_names(points):
-    drawn = ElementTree.fromstring(curves_svg({"true <b>": points, "proxy": points[:1]}, "x", "y"))
-    assert "true <b>" in [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    line = next(drawn.iter("{http://www.w3.org/2000/svg}polyline")).attrib["points"].split()
-    placed = [tuple(map(float, point.split(","))) for point in line]
-    assert len(placed) == len(points)
-    for a, b in itertools.combinations(range(len(points)), 2):
-        assert (placed[a][0] < placed[b][0]) == (points[a][0] < points[b][0])
-        assert (placed[a][1] > placed[b][1]) == (points[a][1] < points[b][1])  # up is less in an SVG
-
-
-def test_the_best_of_n_is_a_table_and_a_plot_in_the_models_folder(trained, tmp_path):
-    path, pool = trained[0], tmp_path / "pool.jsonl"
-    storage.write(pool, [episode(float(i % 2), 3 + i, task=task) for task in range(2) for i in range(4)])
-    done = CliRunner().invoke(app, ["reward-model", str(path), "--best-of", str(pool)])
-    assert done.exit_code == 0, done.output
-    rows = json.loads((path / "best_of.json").read_text())["best_of"]
+def test_the_best_of_n_is_what_the_model_prefers(trained):
+    played = [episode(float(i % 2), 3 + i, task=task) for task in range(2) for i in range(4)]
+    rows = best_of.rows_of(RewardModel.load(trained[0]), played)
     assert [row["n"] for row in rows] == [1, 2, 4]
     assert [row["proxy"] for row in rows] == sorted(row["proxy"] for row in rows)
-    assert (path / "best_of.svg").read_text().startswith("<svg")
+    with pytest.raises(UsageError, match="two episodes"):
+        best_of.rows_of(RewardModel.load(trained[0]), played[:1])
 
 
 def test_transformers_reads_the_same_scores_in_a_padded_batch(model, tmp_path):

@@ -13,10 +13,11 @@ from rollenv import UsageError
 from rollenv.agents.engines import cpu_threads
 from rollenv.cli import common
 from rollenv.cli import train as train_command
-from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room
+from rollenv.cli.dry_run import first_prompt, most_turns, refuse_without_room
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers import models
 from rollenv.trainers.config import load_config
+from rollenv.trainers.model_plan import ModelPlan, model_plan
 from rollenv.trainers.trainer import rollout_metrics
 
 SUMS = ["env.id=math:Arithmetic-v0-digit", "env.kwargs={}", "eval.kwargs={}", "model.path=a/b"]

@@ -9,8 +9,8 @@ from tiny_runs import chat_model, numbers, start
 from rollenv import UsageError
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
-from rollenv.cli.dry_run import try_environments
 from rollenv.trainers.config import load_config
+from rollenv.trainers.preflight import try_environments
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 

@@ -3,6 +3,7 @@
 from rollenv.trainers.config.load import (
     as_data,
     changed_keys,
+    differences,
     is_env_id,
     load_config,
     load_prompt,
@@ -17,6 +18,7 @@ __all__ = [
     "TrainConfig",
     "as_data",
     "changed_keys",
+    "differences",
     "is_env_id",
     "load_config",
     "load_prompt",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from importlib import resources
 from operator import itemgetter
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from rollenv.agents.engines.base import Sampling
-from rollenv.core.arguments import NOTHING, value_of
+from rollenv.core.arguments import NOTHING, toml_value, value_of
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.registry import DATA, spec
 from rollenv.envs.data.own import SETTINGS, is_data
@@ -308,6 +308,30 @@ def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
     """List every setting that differs, as ``key: old -> new``."""
     a, b = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
     return [f"{k}: {a.get(k)!r} -> {b.get(k)!r}" for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
+
+
+def differences(config: TrainConfig) -> list[str]:
+    """Return every setting that is not the default, as ``key = value``; a section's variant has its own defaults.
+
+    Keys without effect are left out: a recipe with them is refused.
+    """
+    return _differences("", config, None, config.unused_keys())
+
+
+def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> list[str]:
+    if key in idle:
+        return []
+    if not isinstance(value, BaseModel):
+        return [] if value == default else [f"{key} = {toml_value(value)}"]
+    same = type(value) is type(default)
+    lines = []
+    for name, field in type(value).model_fields.items():
+        own = field.get_default(call_default_factory=True)
+        known = getattr(default, name) if same else own
+        if not same and (union := union_of(key)) and name == union.tag:
+            known = None  # the choice itself is shown
+        lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known, idle)
+    return lines + [f"{key}.{name} = {toml_value(own)}" for name, own in (value.model_extra or {}).items()]
 
 
 # pydantic's own texts name variants instead of keys, and neither the nearest key nor the variants that read one.
