@@ -90,6 +90,11 @@ SCRIPTS = (
             "eval.every=2",
         ),
     ),
+    Script(
+        "early_gradients",
+        "--seeds 1 --rounds 1 --orders 1 --delays 0.001",
+        settings=("model.warm_up.steps=30", "rollout.groups_per_batch=4"),
+    ),
     Script("trees", "--small --rounds 1"),
     Script("ranks", "--size small --groups 4 --rounds 2"),
     Script("trl_bridge", "--warm-up 20 --steps 2 --groups 4 --episodes 40", peer="trl", inside=True),

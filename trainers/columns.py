@@ -179,19 +179,27 @@ class Columns:
 
     def _score(self, data: Experience, metrics: dict[str, float]) -> None:
         """Compute the log-probabilities of the policy, its reference and a teacher, where needed, and their metrics."""
-        state, columns = self.state, data.columns
+        columns = data.columns
+        columns |= self._read_models(data)
         if self.objective.recomputes:
-            columns["proximal"] = self._logprobs(data, state.policy)
             metrics |= sampler_divergence(columns["proximal"], columns["behavior"], columns["staleness"])
-        if state.reference:
-            columns["reference"] = self._reference_logprobs(data)
         if self.config.distill.name != "none":
-            columns["teacher"] = self._teacher_logprobs(data)
             taught = ~np.isnan(columns["teacher"])
             metrics["taught"] = float(taught.mean())
             metrics["teacher_kl"] = float(
                 (columns["behavior"] - columns["teacher"])[taught].sum() / max(taught.sum(), 1)
             )
+
+    def _read_models(self, data: Experience) -> dict[str, Floats]:
+        """Return (R,) columns that models compute."""
+        state, columns = self.state, dict[str, Floats]()
+        if self.objective.recomputes:
+            columns["proximal"] = self._logprobs(data, state.policy)
+        if state.reference:
+            columns["reference"] = self._reference_logprobs(data)
+        if self.config.distill.name != "none":
+            columns["teacher"] = self._teacher_logprobs(data)
+        return columns
 
     def _teacher_logprobs(self, data: Experience) -> Floats:
         """Return (R,) log-probabilities in the teacher; NaN for tokens without one."""

@@ -76,6 +76,7 @@ def update_memory(
         "weights in float32": 0 if lora else weights,
         "Adam's two moments": int(moments * trained) // _FULL,
         "gradients": trained,
+        "the sum of gradients in float64": 2 * trained * (config.batches.kind == "early"),
         "the adapters in float32": trained if lora else 0,
         "the player's copy": 0 if config.shares_weights else player * shape.parameters,
         # the policy without its adapters is the reference

@@ -37,6 +37,7 @@ from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.batches import StoredConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
+from rollenv.trainers.early import EarlyBatches, EarlyUpdater
 from rollenv.trainers.opponents import Opponents
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.preflight import preflight
@@ -142,16 +143,13 @@ class Trainer:
                 state.player.version = state.base_agent.version
 
             # What is learned from, and what learns.
-            self.batches = self._batches()
+            self.batches, self.learner = self._learning()
             stack.callback(self.batches.close)
-            if isinstance(self.batches, StoredBatches):
-                self.config = config = run.with_iterations(config, self.batches.updates or config.iterations)
-            self.learner = Updater(config, state, run)
             self._playing_since = time.perf_counter(), state.player.tokens
             self.processes = self._processes(stack)
 
             self.trackers = Trackers(trackers_of(config.trackers))
-            self.trackers.start(run.path, hide_secrets(config.model_dump(mode="json")))
+            self.trackers.start(run.path, hide_secrets(self.config.model_dump(mode="json")))
             stack.callback(self._finish)
             self._held = stack.pop_all()
 
@@ -187,20 +185,20 @@ class Trainer:
             manager.run(fleet.ready())
         return manager
 
-    def _batches(self) -> Batches:
-        """Create the source of the batches that are learned from."""
-        config, state = self.config, self.state
+    def _learning(self) -> tuple[Batches, Updater]:
+        """Create the source of the batches, and what learns from them."""
+        config, state, run, manager = self.config, self.state, self.run, self.manager
         if isinstance(config.batches, StoredConfig):
-            return StoredBatches(
-                self.manager,
-                state.source,
-                config,
-                state.base_agent,
-                self.run.path,
-                state.iteration,
-                self._report_warm_up,
+            stored = StoredBatches(
+                manager, state.source, config, state.base_agent, run.path, state.iteration, self._report_warm_up
             )
-        return batches_of(config, self.manager, state.source, state.again, config.iterations - state.iteration)
+            self.config = run.with_iterations(config, stored.updates or config.iterations)
+            return stored, Updater(self.config, state, run)
+        if config.batches.kind == "early":
+            early = EarlyUpdater(config, state, run)
+            return EarlyBatches(manager, state.source, config, state.again, early=early), early
+        left = config.iterations - state.iteration
+        return batches_of(config, manager, state.source, state.again, left), Updater(config, state, run)
 
     def _processes(self, stack: contextlib.ExitStack) -> RolloutProcesses | None:
         """Start the processes that play parts of a batch, if there are any."""

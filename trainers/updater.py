@@ -176,28 +176,10 @@ class Updater(Columns):
 
     def _step(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> None:
         """Take one optimizer step over some samples, unless a gradient is not finite."""
-        state, own = self.state, self._accumulate(data, step, steps, totals)
-        entropies, shown = own.entropies, own.shown
-        own.entropies, own.shown = [], []  # too many to send
-        parts = state.ranks.gather(own)
-        for each in parts:
-            totals.computed += each.computed
-            totals.whole += each.whole
-        norm = self._optimizer_step()
-        if not math.isfinite(norm):
-            self._skip_step(totals, sum(each.sums.get("loss", 0.0) for each in parts), norm)
-            return
-        if isinstance(state.teacher, Averaged):
-            state.teacher.follow(state.policy)
-        taken = float(len(totals.norms))
-        totals.shown += [(rows, numbers | {"steps": np.full(len(rows), taken)}) for rows, numbers in shown]
-        totals.norms.append(norm)
-        totals.entropies += entropies
-        for each in parts:
-            totals.tokens += each.tokens
-            totals.add_loads(each.loads)
-            for name, value in each.sums.items():
-                totals.add(name, value)
+        step_totals = self._accumulate(data, step, steps, totals)
+        own = StepTotals(entropies=step_totals.entropies, shown=step_totals.shown)
+        step_totals.entropies, step_totals.shown = [], []  # too many to send
+        self._end_step(self.state.ranks.gather(step_totals), own, totals)
 
     def _accumulate(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> StepTotals:
         """Add the gradients of this rank's share of some samples, and return the sums over its tokens."""
@@ -231,6 +213,33 @@ class Updater(Columns):
                 step_totals.computed += len(piece.batch.ids)
                 step_totals.whole += sum(len(data.inputs[i]) for i in piece.samples)
         return step_totals
+
+    def _end_step(self, parts: Sequence[StepTotals], own: StepTotals, totals: StepTotals) -> None:
+        """Step with the gradients so far.
+
+        Args:
+            parts: the sums of all ranks.
+            own: this rank's numbers of single tokens.
+        """
+        state = self.state
+        for each in parts:
+            totals.computed += each.computed
+            totals.whole += each.whole
+        norm = self._optimizer_step()
+        if not math.isfinite(norm):
+            self._skip_step(totals, sum(each.sums.get("loss", 0.0) for each in parts), norm)
+            return
+        if isinstance(state.teacher, Averaged):
+            state.teacher.follow(state.policy)
+        taken = float(len(totals.norms))
+        totals.shown += [(rows, numbers | {"steps": np.full(len(rows), taken)}) for rows, numbers in own.shown]
+        totals.norms.append(norm)
+        totals.entropies += own.entropies
+        for each in parts:
+            totals.tokens += each.tokens
+            totals.add_loads(each.loads)
+            for name, value in each.sums.items():
+                totals.add(name, value)
 
     def _optimizer_step(self) -> float:
         """Step policy and critic if both gradient norms are finite; return the policy's norm, or one not finite."""

@@ -204,8 +204,13 @@ class RolloutManager:
         extra_groups: int = 0,
         extra_members: int = 0,
         keep: Filter | None = None,
+        complete: Callable[[Group], None] | None = None,
     ) -> list[Group]:
-        """:meth:`batch` inside a running event loop."""
+        """:meth:`batch` inside a running event loop.
+
+        Args:
+            complete: called with each group of the batch as soon as it is complete.
+        """
         check_sizes(groups, group_size, extra_groups, extra_members)
         tasks = iter(source)
         self.stats = stats = RolloutStats()
@@ -239,6 +244,8 @@ class RolloutManager:
                     start(1)
                 else:
                     done.append(group)
+                    if complete:
+                        complete(group)
         stats.unfinished = list(waiting.values())
         done += lacking[: groups - len(done)]
         for group in done:

@@ -45,7 +45,7 @@ NO_DIFFERENCE = {
     **{f"rollout.{key}": "who plays; test_rollout_shards.py" for key in ("shards", "shard_options", "shard_losses")},
     "rollout.extra_groups": "which groups are late is a matter of time",
     "rollout.extra_members": "which members are late is a matter of time",
-    "batches.kind": "which groups come first is a matter of time; test_batches.py",
+    "batches.kind": "which groups come first is a matter of time; test_batches.py, test_early.py",
     "eval.panel": "what is evaluated and passed over; test_panels.py",
     "algorithm.parted": "for pairs that begin alike; test_preferences.py",
     "batches.data": "another data set; test_stored_episodes.py",

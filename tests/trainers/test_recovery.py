@@ -116,10 +116,12 @@ def run_to_its_end(*arguments: str) -> None:
         ("grpo", 10, ["model.sync=copy"]),
         ("ppo", 5, [*PPO, *KL, *MIXTURE]),
         ("gigpo", 5, ["algorithm.name=gigpo", "rollout.refill=2", *MIXTURE]),
+        ("early", 5, ["batches.kind=early", "algorithm.name=maxrl", "rollout.refill=2"]),
     ],
 )
 def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(tmp_path, name, kills, overrides):
-    overrides = [*PLAIN, *overrides, "iterations=60", "checkpoint_every=3", "eval.every=7"]
+    plain = [o for o in PLAIN if name != "early" or "minibatch" not in o]  # such a batch is one step
+    overrides = [*plain, *overrides, "iterations=60", "checkpoint_every=3", "eval.every=7"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_to_its_end(f"run_dir={whole}", *overrides)
     rng = random.Random(name)

@@ -171,7 +171,8 @@ def test_role_baselines_telescope():
 
 
 @pytest.mark.parametrize("wrong", [
-    ["seats.others=nobody"], ["seats.others=self", "rollout.shards=1"], ["seats.others=['self','self']"],
+    ["seats.others=nobody"], ["seats.others=self", "batches.kind=early"], ["seats.others=self", "rollout.shards=1"],
+    ["seats.others=['self','self']"],
 ])  # fmt: skip
 def test_wrong_seats_are_refused(wrong, tmp_path):
     with pytest.raises(UsageError):

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import words
+from test_early import COLLECT, EARLY, start
 
 from rollenv import UsageError
 from rollenv.agents import LocalAgent
@@ -15,24 +16,6 @@ from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout.records.stored import stored
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers import Learner
-from rollenv.trainers.config import load_config
-from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.trainer import Trainer
-
-BASE = [
-    "threads=1", "iterations=4", "checkpoint_every=1", "env.kwargs={}", "eval.kwargs={}", f"env.id={words.ID}",
-    "model.size.hidden=16", "model.size.layers=1", "model.size.heads=2", "model.size.intermediate=16",
-    "model.warm_up.steps=100", "model.warm_up.lr=1e-2", "model.warm_up.episodes=30", "model.warm_up.batch_size=16",
-    "prompt.template='{observation}>'", "rollout.groups_per_batch=6", "rollout.group_size=4",
-    "rollout.max_new_tokens=3", "optimizer.lr=2e-2", "optimizer.warmup_iterations=0", "optimizer.epochs=1",
-    "eval.episodes=4", "eval.every=2",
-]  # fmt: skip
-COLLECT = ["batches.kind=collect", "optimizer.minibatch_sequences=100000"]
-
-
-def start(path, *overrides) -> Trainer:
-    config = load_config("sokoban", [*BASE, *overrides, f"run_dir={path}"])
-    return Trainer(config, RunDir(path) if path.exists() else RunDir.create(config, "sokoban"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,6 +99,18 @@ def test_a_resumed_run_stores_each_update_once(run, tmp_path):
     with start(folder, *COLLECT, "report.tokens=2") as trainer:
         trainer.fit()
     assert numbers_of(folder) == numbers_of(run)
+
+
+def test_gradients_before_the_last_episode_store_the_same(run, tmp_path):
+    with start(tmp_path / "run", EARLY, "report.tokens=2") as trainer:
+        trainer.fit()
+    for (i, *who, early), (j, *also, collected) in zip(numbers_of(tmp_path / "run"), numbers_of(run), strict=True):
+        assert (i, who) == (j, also)
+        assert early["group"] == collected["group"]
+        if i == 1:
+            for a, b in zip(early["turns"], collected["turns"], strict=True):
+                assert a["why"] == b["why"]
+                assert each_token(a["logprobs"], 1)[0] == pytest.approx(each_token(b["logprobs"], 1)[0], abs=1e-4)
 
 
 def test_later_steps_of_an_update_are_told_from_the_first(tmp_path):

@@ -227,7 +227,7 @@ def _begun(run: Path, command: list[str]) -> subprocess.Popen[str]:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "more",
-    ["rollout.processes=2", "batches.kind=stream", "rollout.shards=2", "placement.ranks=2"],
+    ["rollout.processes=2", "batches.kind=stream", "batches.kind=early", "rollout.shards=2", "placement.ranks=2"],
 )
 def test_sigterm_saves_and_leaves_no_process(tmp_path, small, more):
     run = tmp_path / "run"

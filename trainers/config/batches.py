@@ -42,6 +42,52 @@ class TailConfig(Section):
             yield "batches.kind=tail needs more groups than a batch has; set rollout.extra_groups"
 
 
+#: Estimators that look at one group at a time.
+WITHIN_GROUPS = ("grpo", "rloo", "maxrl", "reinforce", "gigpo", "hgpo", "mt_grpo", "step_reinforce")
+
+
+class EarlyConfig(Section):
+    """Compute the gradients of complete groups while the last episodes of the batch are played, all with the same
+    weights (RollPacker's stream trainer, arXiv 2509.21009). The gradient is that of ``collect``; each batch is one
+    optimizer step. Needs 8 more bytes of memory for each trained parameter."""
+
+    kind: Literal["early"] = "early"
+
+    def problems(self, run: Any) -> Iterator[str]:
+        def refuse(key: str, why: str, instead: str) -> str:
+            return f"batches.kind=early cannot train with {key}, {why}; {instead}"
+
+        name, algorithm = run.algorithm.name, run.algorithm
+        whole, leave = "which needs the whole batch", "leave it out, or take batches.kind=collect"
+        if name not in WITHIN_GROUPS:
+            yield refuse(f"algorithm.name={name}", whole, f"take one of {', '.join(WITHIN_GROUPS)}")
+        for key, used in (
+            ("algorithm.mean=batch", getattr(algorithm, "mean", "") == "batch"),
+            ("algorithm.std=batch", getattr(algorithm, "std", "") == "batch"),
+            ("algorithm.whiten", algorithm.whiten),
+            (f"rewards.mean={run.rewards.mean}", run.rewards.mean in ("batch", "running")),
+            (f"rewards.std={run.rewards.std}", run.rewards.std in ("batch", "running")),
+            ("rewards.length_weight", run.rewards.length_weight),
+            ("rewards.difficulty_weight", run.rewards.difficulty_weight),
+            ("loss.observations", run.loss.observations),
+            ("loss.router", run.loss.router),
+            ("kl.target", getattr(run.kl, "target", 0)),
+        ):
+            if used:
+                yield refuse(key, whole, leave)
+        if run.optimizer.epochs > 1:
+            yield refuse("optimizer.epochs above 1", "as a batch is one step", "take 1")
+        if run.placement.ranks > 1:
+            yield refuse("placement.ranks above 1", "as the ranks exchange gradients of whole batches", "take 1")
+        if run.rollout.shards:
+            yield refuse("rollout.shards", "whose groups come as a batch", "leave it out")
+        if getattr(run.player, "sleep", 0):
+            yield refuse("player.sleep", "as the player is awake", "leave it out")
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return {"optimizer.minibatch_sequences": "batches.kind other than early, which takes one step for each batch"}
+
+
 class StoredConfig(Section):
     """Train on given episodes instead of playing: an expert's, stored ones, or rows of given answers."""
 
@@ -104,7 +150,7 @@ class StoredConfig(Section):
         expert = self.data == ["oracle"]
         return {
             **unless(expert, "batches.data=oracle", "batches", "episodes", "noise"),
-            **dict.fromkeys((f"rollout.{key}" for key in played), "batches.kind=collect, stream or tail"),
+            **dict.fromkeys((f"rollout.{key}" for key in played), "batches.kind=collect, stream, tail or early"),
             **unless(not self.epochs, "batches.epochs=0", "iterations"),
             **unless(run.env.id, "env.id", "eval", "kwargs", "episodes", "temperature"),
         }

@@ -16,7 +16,7 @@ from rollenv.rollout.filters import mean_between, varied
 from rollenv.rollout.types import Group
 from rollenv.rollout.workers.factory import other_python, workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
-from rollenv.trainers.config.batches import CollectConfig, StoredConfig, StreamConfig, TailConfig
+from rollenv.trainers.config.batches import CollectConfig, EarlyConfig, StoredConfig, StreamConfig, TailConfig
 from rollenv.trainers.config.launch import AnyLauncher
 from rollenv.trainers.config.losses import (
     AnyCorrection,
@@ -234,8 +234,8 @@ class RolloutConfig(Section):
     processes: int = Field(1, ge=0, le=64)
     """Processes that each play a part of every batch, for environments in this process (``workers=inline``) and a model
     on the CPU; 0 for the number of idle cores. With more than one, trajectories are equal up to rounding. Batches that
-    are played beside training (``batches.kind=stream``), or with extra groups or members, ``max_concurrent`` or reward
-    functions, are played by this process alone."""
+    are played beside training (``batches.kind=stream`` or ``early``), or with extra groups or members,
+    ``max_concurrent`` or reward functions, are played by this process alone."""
     shards: int = Field(0, ge=0)
     """Managers in Ray actors that play whole groups, each with its own engine and workers; 0 for one manager in this
     process. For several machines, which all need access to ``run_dir``, or for more turns than one process can handle.
@@ -298,7 +298,7 @@ class RolloutConfig(Section):
 
     def unused(self, run: Any) -> dict[str, str]:
         together = (
-            "rollout.workers=inline, player.kind=local, batches.kind other than stream, and without "
+            "rollout.workers=inline, player.kind=local, batches.kind other than stream and early, and without "
             "rewards.domains, rewards.function, seats.others, rollout.shards, rollout.max_concurrent, "
             "rollout.extra_groups and rollout.extra_members"
         )
@@ -312,7 +312,7 @@ class RolloutConfig(Section):
         }
 
 
-_Batches = CollectConfig | StreamConfig | TailConfig | StoredConfig
+_Batches = CollectConfig | StreamConfig | TailConfig | EarlyConfig | StoredConfig
 AnyBatches = Annotated[_Batches, Field(discriminator="kind"), union("batches", "kind", _Batches)]
 
 
@@ -508,8 +508,8 @@ class TrainConfig(Section):
 
     @property
     def plays_aside(self) -> bool:
-        """True if episodes are played in a thread of their own, beside training."""
-        return self.batches.kind == "stream"
+        """True if episodes are played in a thread of their own, while gradients are computed."""
+        return self.batches.kind in ("stream", "early")
 
     @property
     def plays_by_processes(self) -> bool:
