@@ -86,7 +86,8 @@ def _of_training(run: Run) -> list[list[str]]:
     rows = [row for row in run.metrics if finite(row.get("eval/success")) is not None]
     settings = run.settings
     algorithm = str(mapping(settings.get("algorithm")).get("name", ""))
-    stages = {key for row in run.metrics for key in row if key.startswith("time/")} - {"time/reward"}  # of collecting
+    parts = {"time/reward", "time/early"}  # of collecting
+    stages = {key for row in run.metrics for key in row if key.startswith("time/")} - parts
     seconds = sum(finite(row.get(key)) or 0.0 for row in run.metrics for key in stages)
     last = run.metrics[-1].get("iteration", "") if run.metrics else ""
     planned = settings.get("iterations")

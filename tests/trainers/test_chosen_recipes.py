@@ -12,6 +12,8 @@ from rollenv.cli.main import app
 from rollenv.core import registry
 from rollenv.core.errors import MissingData, UsageError
 from rollenv.envs.game.sokoban import Sokoban
+from rollenv.rollout.records import storage
+from rollenv.rollout.types import Task, Trajectory
 from rollenv.trainers.config import differences, load_config
 from rollenv.trainers.preflight import try_environments
 from rollenv.trainers.training import train
@@ -171,10 +173,13 @@ def test_a_written_recipe_leaves_out_what_does_nothing(overrides: list[str], tmp
         (["sokoban", "--write-recipe", "own.toml"], "own.toml exists; name another file"),
         # the run is looked for; that the id has no expert does not matter
         (["ta:Nim-v0", "run_dir=run", "--resume"], "cannot resume run: its config.json"),
+        (["a-run"], "rollenv train --resume run_dir=a-run"),
     ],
 )
 def test_a_command_that_cannot_be_done_is_an_error_in_a_line(monkeypatch, tmp_path: Path, capsys, arguments, says):
     (tmp_path / "own.toml").write_text("kept")
+    (tmp_path / "a-run").mkdir()
+    storage.write(tmp_path / "a-run" / "episodes.jsonl", [Trajectory(Task("ta:Nim-v0", 0))])
     monkeypatch.chdir(tmp_path)
     assert app(["train", *arguments], standalone_mode=False) == 2
     assert says in capsys.readouterr().err

@@ -18,6 +18,7 @@ from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.registry import DATA, spec
 from rollenv.envs.data.own import SETTINGS, is_data
 from rollenv.envs.data.rows import SUFFIXES
+from rollenv.rollout.records.folders import is_run
 from rollenv.trainers.config.own import check_functions
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
@@ -58,6 +59,11 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
 def with_data(recipe: str, overrides: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Return the id of a file or folder of questions, and the settings for its columns as keys; others as they are."""
     if recipe not in recipes() and not recipe.startswith(f"{DATA}:") and is_data(recipe):
+        if is_run(Path(recipe)):
+            raise UsageError(
+                f"{recipe} is a run's folder: continue it with `rollenv train --resume run_dir={recipe}`, or learn its "
+                f"episodes with `rollenv sft {recipe}`"
+            )
         recipe = f"{DATA}:{recipe}"
     if recipe.startswith(f"{DATA}:"):
         for key in (override.partition("=")[0] for override in overrides):

@@ -1,6 +1,6 @@
-"""Wire protocols: entry points of ``rollenv.protocols``, each naming a module with ``routes(server)``.
+"""Wire protocols; each is a module with ``routes(server)``, which returns Starlette routes.
 
-It returns Starlette routes. The page is the only one that is part of the server: it is no other project's.
+Other packages add protocols through the entry point group ``rollenv.protocols``, each entry naming such a module.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from rollenv.core.plugins import entry_points, load
 
 GROUP = "rollenv.protocols"
 
-#: The last protocol: its routes take every path that is left.
-_PAGE = "page"
+#: Protocols that come with rollenv. The page is the last: its routes take every path that is left.
+_OWN = ("gem", "mcp")
 
 
 def protocols() -> tuple[str, ...]:
     """Return the names of all protocols, for the command line."""
-    return (*sorted(entry_points(GROUP, frozenset([_PAGE]))), _PAGE)
+    return (*_OWN, *sorted(entry_points(GROUP, frozenset((*_OWN, "page")))), "page")
 
 
 def routes_of(name: str) -> Callable[..., list[Any]]:
     """Return the function that makes a protocol's routes for a server."""
     if name not in protocols():
         raise UsageError(f"there is no protocol {name!r}; there are {', '.join(protocols())}")
-    module = importlib.import_module(f"{__name__}.{_PAGE}") if name == _PAGE else load(GROUP, name)
+    own = name in _OWN or name == "page"
+    module = importlib.import_module(f"{__name__}.{name}") if own else load(GROUP, name)
     return module.routes  # type: ignore[no-any-return]

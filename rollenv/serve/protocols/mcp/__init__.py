@@ -23,9 +23,9 @@ from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.tools.python import shortened
 from rollenv.core.version import __version__
-from rollenv.plugins.protocols.mcp.tools import EVERY, ONE, Held
 from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
 from rollenv.serve.auth import Client
+from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held
 from rollenv.serve.quotas import stopping
 from rollenv.serve.responses import EXPECTED, Json, json_of, retry_after, status_of, wrong_fields
 from rollenv.serve.server import EnvServer
