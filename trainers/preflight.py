@@ -13,10 +13,9 @@ from transformers import AutoConfig
 
 from rollenv.agents.engines.local import check_layers
 from rollenv.agents.engines.routing import Routing
-from rollenv.agents.gguf import gguf_of, model_at, newest_checkpoint
+from rollenv.agents.gguf import newest_checkpoint
 from rollenv.agents.local import text_model
-from rollenv.agents.model_files import NO_CODE, loading, reading
-from rollenv.core import cards
+from rollenv.agents.model_files import NO_CODE, reading
 from rollenv.core.env import Env
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
@@ -39,30 +38,6 @@ from rollenv.trainers.tracking import trackers_of
 
 #: Seeds to reset environments with.
 _TRIED = 3
-
-
-def check_run(config: TrainConfig) -> None:
-    """Check all that a run of the command line needs, before anything is written or loaded.
-
-    Raises:
-        MissingExtra: packages are not installed; one error names all that environments need, or all others.
-        UsageError: an environment, the model, the player or this machine is not what a key needs.
-    """
-    elsewhere = config.rollout.elsewhere
-    for env_id in dict.fromkeys(env.id for env in config.environments() if not elsewhere):
-        lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
-        if lacking:
-            hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
-            raise MissingExtra(f"{env_id} needs what is not installed. {hints}")
-    model, converted = config.model.path, config.model.path != "tiny" and gguf_of(config.model.path)
-    if model != "tiny" and not converted:
-        loading(model_at(model))
-    preflight(config)
-    if not elsewhere:
-        try_environments(config)
-    check_player(config)
-    if converted:  # which takes a minute, so last
-        loading(model_at(model))
 
 
 def preflight(config: TrainConfig) -> None:

@@ -94,7 +94,7 @@ def sweep(
         RollenvError: runs failed; the others are complete.
         Terminated: by SIGTERM or SIGHUP, after all runs have saved a checkpoint.
     """
-    from rollenv.trainers.preflight import check_run
+    from rollenv.trainers.run_check import check_run
     from rollenv.trainers.termination import Terminated, Termination
 
     folder, runs, configs = _plan(recipe, overrides, seeds, vary, resume)

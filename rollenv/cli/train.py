@@ -127,7 +127,7 @@ def start(
     started = time.perf_counter()
     need_packages()
     from rollenv.trainers.config import is_env_id, load_config, with_data
-    from rollenv.trainers.preflight import check_run
+    from rollenv.trainers.run_check import check_run
     from rollenv.trainers.run_dir import RunDir
 
     resume, several, dry_run = options.resume, options.seeds or options.vary, options.dry_run
