@@ -69,25 +69,6 @@ def test_reinforce_is_a_copy_of_the_return():
     assert reinforce(rewards).tolist() == [1.0, -2.0]
 
 
-def test_worked_examples_of_groups():
-    one_of_four, one_group = np.array([1.0, 0, 0, 0]), np.zeros(4, dtype=int)
-    # mean 1/4; squares 9/16 + 3/16 = 3/4, over 3: variance 1/4, std 1/2
-    assert grpo(one_of_four, one_group) == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
-    assert grpo(one_of_four, one_group, std=False) == pytest.approx([0.75, -0.25, -0.25, -0.25])
-    # the winner against three zeros; a loser against one win in three
-    assert rloo(one_of_four, one_group) == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])
-    # (1 - 1/4) / (1/4) = 3 and (0 - 1/4) / (1/4) = -1
-    assert maxrl(one_of_four, one_group) == pytest.approx([3, -1, -1, -1])
-    # two returns 1 and 0 with 1 and 3 tokens: values 1 0 0 0, so as above; their plain mean would be 1/2
-    assert reinforce_pp([1.0, 0.0], [0, 0], [1, 3], baseline=False) == pytest.approx([1.5, -0.5], abs=1e-6)
-    # minus the group's mean 1/2: values 1/2 -1/2 -1/2 -1/2, the same after whitening
-    assert reinforce_pp([1.0, 0.0], [0, 0], [1, 3], baseline=True) == pytest.approx([1.5, -0.5], abs=1e-6)
-    # two groups: 1 0 | 5 3 become 1/2 -1/2 | 1 -1; a token each: mean 0, variance 2.5 / 3
-    assert reinforce_pp([1.0, 0, 5, 3], [0, 0, 1, 1], [1] * 4, baseline=True) == pytest.approx(
-        np.array([0.5, -0.5, 1, -1]) / math.sqrt(2.5 / 3), abs=1e-6
-    )
-
-
 @pytest.mark.parametrize("name", BY_GROUP)
 def test_groups_without_a_signal_get_zeros_not_noise(name):
     estimate = BY_GROUP[name]
