@@ -120,6 +120,15 @@ def test_hgpo_weighs_the_scores_among_turns_of_the_same_history(case, std, histo
     assert hgpo(case.rewards, case.groups, case.states, **settings) == pytest.approx(expected, abs=1e-7)
 
 
+def test_a_penalty_in_a_group_of_alike_returns_stays_a_penalty():
+    # nobody won: dividing by a standard deviation of 0 + 1e-6 would make -0.1 into -100000
+    lost = gigpo([[0.0, 0.0], [0.0]], [0, 0], ["a", "b", "c"], penalties=[[0.0, 0.1], [0.0]])
+    assert lost == pytest.approx([0, -0.1, 0])
+    # rows 0 -0.1 0: mean -1/30, variance (4 + 1 + 1) / 900 / 2 = 1 / 300
+    rows = gigpo([[0.0, 0.0], [0.0]], [0, 0], ["a", "b", "c"], penalties=[[0.0, 0.1], [0.0]], statistics="rows")
+    assert rows == pytest.approx(np.array([1, -2, 1]) / 30 * math.sqrt(300), abs=1e-4)
+
+
 def test_near_equal_states_join_the_first_that_resembles_them():
     # ratios are 2 * matches / letters: abcd abce 6/8; abce abfe 6/8; abcd abfe 4/8: likeness is not passed on
     tasks, states = [0, 0, 0, 0, 1], ["abcd", "abce", "abfe", "abcd", "abcd"]

@@ -90,41 +90,6 @@ def test_training_never_sees_the_evaluation_seeds(small):
     assert (config.env.kwargs["split"], config.eval.kwargs["split"]) == ("train", "test")
 
 
-@pytest.mark.integration
-def test_a_curriculum_follows_success_and_survives_a_resume(tmp_path, small):
-    levels = "tasks.levels=[{min_moves = 1, max_turns = 15}, {min_moves = 2, max_turns = 15}, {min_moves = 4}]"
-    overrides = [
-        *small,
-        "tasks.kind=curriculum",
-        levels,
-        "tasks.up=0.1",
-        "tasks.down=0",
-        "tasks.window=20",
-    ]
-    whole = fit(tmp_path / "whole", overrides)
-    seen = [row["level"] for row in rows(whole.path)[1:]]
-    assert max(seen) > 0
-    part = RunDir.create(load_config("sokoban", [*overrides, f"run_dir={tmp_path / 'part'}"]), "sokoban")
-    stopped = Trainer(load_config("sokoban", overrides), part)
-    stopped.config.iterations = 4
-    stopped.fit()
-    Trainer(load_config("sokoban", overrides), part).fit()
-    assert [row["level"] for row in rows(part.path)[1:]] == seen
-
-
-@pytest.mark.integration
-def test_a_finished_run_may_be_given_more_iterations(tmp_path, small, finished):
-    """Where nothing decays over the iterations, it gives the numbers of a run that was as long from the start."""
-    constant = [*small, "optimizer.final_lr=1", "loss.final_entropy=1"]
-    run = fit(tmp_path / "grown", [*constant, "iterations=3"])
-    _, started = RunDir.resume(run.path)
-    wanted = with_settings(started, ["iterations=6"])
-    config = run.extend(started, wanted)
-    assert (config.iterations, RunDir.resume(run.path)[1].iterations) == (6, 6)
-    Trainer(config, run).fit()
-    assert rows(run.path) == rows(fit(tmp_path / "whole", constant).path)
-
-
 def test_settings_given_again_on_resume_need_not_be_all_of_them(finished):
     _, started = RunDir.resume(finished.path)
     assert finished.extend(started, with_settings(started, [f"optimizer.lr={LR}"])) == started
