@@ -1,4 +1,4 @@
-"""Servers for the tests: one for each file, and as many more as a test needs."""
+"""Servers for the tests: one for all, one with tokens, and as many more as a test needs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from serving import Served
 from rollenv.serve.auth import new_token
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server() -> Iterator[Served]:
-    """A server that the tests of a file share; each file has its own, so that none sees sessions that another left."""
+    """A server that all files share; tests that count its sessions start one of their own."""
     served = Served()
     yield served
     served.stop()

@@ -56,7 +56,7 @@ def test_a_session_is_its_owners(guarded):
 
 
 def test_a_client_has_its_share_of_the_sessions_and_a_name_may_be_allowed(serve):
-    served = serve("--per-client", "1", "--allow-host", "hub.example")
+    served = serve("--per-client", "1", "--allow-host", "hub.example", workers=1)
     assert patient.get(served.http + "/livez", headers={"Host": "hub.example"}).status_code == 200
 
     def make():

@@ -125,7 +125,7 @@ def test_openenv_over_http(server):
 
 
 def test_openenv_without_room(serve):
-    served = serve("--sessions", "1")
+    served = serve("--sessions", "1", workers=1)
     url = f"ws://127.0.0.1:{served.port}/openenv/test:Echo-v0/ws"
     with connect(url), connect(url) as second:
         told = json.loads(second.recv(10))
