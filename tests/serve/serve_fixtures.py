@@ -12,7 +12,15 @@ from rollenv.serve.auth import new_token
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Served]:
-    """A server that all files share; tests that count its sessions start one of their own."""
+    """A server that files share; each process of pytest has one."""
+    served = Served()
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Served]:
+    """A server of a file alone, whose sandboxes and sessions it counts."""
     served = Served()
     yield served
     served.stop()

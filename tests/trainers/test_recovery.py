@@ -321,7 +321,7 @@ def test_a_run_whose_settings_this_version_cannot_read_is_not_resumed(tmp_path):
     [
         "seed=4", "env.kwargs.turns=2", "tasks.kind=rows", "model.precision=bfloat16", "rollout.group_size=4",
         "algorithm.name=ppo", "loss.name=gspo", "correction.name=tis", "kl.name=loss", "rewards.scale=2.0",
-        "optimizer.lr=1.0", "prompt.template='{state}'", "rollout.workers=2",
+        "iterations=0", "optimizer.lr=1.0", "prompt.template='{state}'", "rollout.workers=2",
     ],
 )  # fmt: skip
 def test_what_changes_training_may_not_change_on_resume(finished, setting):
