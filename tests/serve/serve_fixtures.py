@@ -1,4 +1,4 @@
-"""Servers for the tests: one for all, one with tokens, and as many more as a test needs."""
+"""Servers for the tests: one for each file, some for several files, and as many more as a test needs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from serving import Served
 from rollenv.serve.auth import new_token
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    """A server that files share; each process of pytest has one."""
+    """A server that the tests of a file share; each file has its own, so that none sees sessions that another left."""
     served = Served()
     yield served
     served.stop()
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[Served]:
-    """A server of a file alone, whose sandboxes and sessions it counts."""
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Served]:
+    """A server for files that neither count its sessions nor end its workers."""
     served = Served()
     yield served
     served.stop()

@@ -20,6 +20,11 @@ from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.auth import TokenTable, new_token
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 def test_tokens_are_needed_and_belong_to_clients(guarded, monkeypatch):
     served, token = guarded
     env_id = f"{served.address}/test:Echo-v0"

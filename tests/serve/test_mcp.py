@@ -23,11 +23,6 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
-@pytest.fixture(scope="module")
-def server(own_server):
-    return own_server
-
-
 class McpSession:
     """An MCP session over plain HTTP."""
 

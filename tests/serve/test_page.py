@@ -26,11 +26,6 @@ PARSES_MARKUP = re.compile(
 FILES = re.compile(r'(?:href|src|from)\s*=?\s*"(page/[a-z]+\.[a-z]+|\./[a-z]+\.js)"')
 
 
-@pytest.fixture(scope="module")
-def server(own_server):
-    return own_server
-
-
 class Page:
     """What the page asks a server for."""
 

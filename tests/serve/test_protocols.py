@@ -10,6 +10,11 @@ import rollenv
 from rollenv.remote.protocol import EnvBroke
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 @pytest.fixture
 def gem(server):
     with httpx.Client(base_url=f"{server.http}/apis/v1/envs/gem/", timeout=60) as client:

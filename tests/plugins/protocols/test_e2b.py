@@ -23,11 +23,6 @@ HERE = Path(__file__).parent
 STREAM = {"Content-Type": "application/connect+json"}
 
 
-@pytest.fixture(scope="module")
-def server(own_server):
-    return own_server
-
-
 class Client:
     """Requests to a server, and to one sandbox of it."""
 

@@ -23,11 +23,6 @@ from waiting import eventually
 needs = pytest.mark.skipif
 
 
-@pytest.fixture(scope="module")
-def server(own_server):
-    return own_server
-
-
 def b64(text):
     return base64.b64encode(text.encode()).decode()
 

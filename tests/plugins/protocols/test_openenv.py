@@ -13,6 +13,11 @@ from websockets.sync.client import connect
 import rollenv
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 @pytest.fixture
 def openenv(server):
     with connect(f"ws://127.0.0.1:{server.port}/openenv/game:Sokoban-v0-tiny/ws") as socket_:

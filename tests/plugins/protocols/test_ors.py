@@ -18,11 +18,6 @@ from rollenv.serve.auth import new_token
 from rollenv.serve.server import EnvServer, Settings
 
 
-@pytest.fixture(scope="module")
-def server(own_server):
-    return own_server
-
-
 class Ors:
     """A session over plain HTTP."""
 

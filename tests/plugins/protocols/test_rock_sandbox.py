@@ -16,11 +16,6 @@ from rollenv.serve.auth import new_token
 PATH = "/apis/envs/sandbox/v1"
 
 
-@pytest.fixture(scope="module")
-def server(own_server):
-    return own_server
-
-
 class Api:
     """Calls of one client."""
 
