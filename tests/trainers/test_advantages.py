@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ragged_batches import cases, deviation, mean, quick, score
+from ragged_batches import cases, deviation, mean, score
 
 from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages import group_normalize, grpo, maxrl, reinforce, reinforce_pp, rloo
@@ -24,7 +24,6 @@ def members(case, n):
     return [total for total, group in zip(case.totals, case.groups, strict=True) if group == case.groups[n]]
 
 
-@quick
 @given(cases(), st.booleans())
 def test_grpo_is_the_groups_standard_score(case, std):
     expected = [score(total, members(case, n), std) for n, total in enumerate(case.totals)]
@@ -32,7 +31,6 @@ def test_grpo_is_the_groups_standard_score(case, std):
     assert group_normalize(case.totals, case.groups, std=std) == pytest.approx(expected, abs=1e-8)
 
 
-@quick
 @given(cases())
 def test_rloo_compares_with_the_others_only(case):
     for n, advantage in enumerate(rloo(case.totals, case.groups)):
@@ -40,7 +38,6 @@ def test_rloo_compares_with_the_others_only(case):
         assert advantage == pytest.approx(case.totals[n] - mean(others) if others else 0.0, abs=1e-9)
 
 
-@quick
 @given(cases())
 def test_maxrl_divides_by_the_groups_mean(case):
     for n, advantage in enumerate(maxrl(case.totals, case.groups)):
@@ -48,7 +45,6 @@ def test_maxrl_divides_by_the_groups_mean(case):
         assert advantage == pytest.approx((case.totals[n] - centre) / centre if centre > 1e-6 else 0.0, abs=1e-8)
 
 
-@quick
 @given(cases(), st.booleans())
 def test_reinforce_pp_whitens_as_if_every_token_were_a_value(case, baseline):
     tokens = []
@@ -78,7 +74,6 @@ def test_groups_without_a_signal_get_zeros_not_noise(name):
             assert estimate(np.full(size, value), np.zeros(size, dtype=int)).tolist() == [0] * size
 
 
-@quick
 @given(cases(), st.sampled_from(sorted(BY_GROUP)), st.randoms(use_true_random=False))
 def test_names_of_groups_and_the_order_of_members_do_not_matter(case, name, rng):
     estimate = BY_GROUP[name]
@@ -89,14 +84,12 @@ def test_names_of_groups_and_the_order_of_members_do_not_matter(case, name, rng)
         assert estimate(case.totals[order], case.groups[order]) == pytest.approx(before[order], abs=1e-9)
 
 
-@quick
 @given(cases(), st.sampled_from(["grpo", "dr_grpo", "rloo", "pp"]), st.sampled_from([-5.0, 1000.0]))
 def test_a_shift_of_all_returns_changes_nothing(case, name, shift):
     estimate = BY_GROUP[name]
     assert estimate(case.totals + shift, case.groups) == pytest.approx(estimate(case.totals, case.groups), abs=1e-6)
 
 
-@quick
 @given(cases(), st.sampled_from([0.5, 20.0]))
 def test_scale_passes_through_or_cancels(case, scale):
     scaled = case.totals * scale
@@ -109,7 +102,6 @@ def test_scale_passes_through_or_cancels(case, scale):
         )
 
 
-@quick
 @given(cases())
 def test_group_advantages_sum_to_zero_and_ignore_other_groups(case):
     whole = grpo(case.totals, case.groups)

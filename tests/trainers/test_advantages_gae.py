@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ragged_batches import quick
 
 from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages import bi_level_gae, empg, token_gae, turn_gae
@@ -36,7 +35,6 @@ def critics(draw):
 DISCOUNTS = st.sampled_from([(1.0, 1.0), (0.95, 0.9), (0.9, 0.0), (0.0, 0.5)])
 
 
-@quick
 @given(critics(), DISCOUNTS, st.sampled_from([token_gae, turn_gae]))
 def test_gae_is_the_discounted_sum_of_deltas(case, discounts, estimate):
     _, values, last, rng = case
@@ -47,7 +45,6 @@ def test_gae_is_the_discounted_sum_of_deltas(case, discounts, estimate):
     assert result.returns == pytest.approx([a + v for a, v in zip(expected, chain(*values), strict=True)])
 
 
-@quick
 @given(critics(), DISCOUNTS, DISCOUNTS)
 def test_bi_level_gae_runs_over_turns_and_then_inside_each(case, outer, inner):
     lengths, values, last, rng = case
@@ -94,7 +91,6 @@ def test_an_empty_batch_is_no_error():
         assert result.advantages.tolist() == result.returns.tolist() == []
 
 
-@quick
 @given(critics())
 def test_empg_weighs_sure_turns_more(case):
     lengths, _, _, rng = case

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ragged_batches import cases, deviation, mean, quick, score
+from ragged_batches import cases, deviation, mean, score
 
 from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages import (
@@ -56,7 +56,6 @@ def episode_level(case, fines, std, statistics):
     return out
 
 
-@quick
 @given(cases(), st.sampled_from([0.5, 0.95, 1.0]))
 def test_discounted_returns_and_what_normalizes_them(case, gamma):
     returns = returns_of(case, gamma)
@@ -71,7 +70,6 @@ def test_discounted_returns_and_what_normalizes_them(case, gamma):
     assert step_reinforce(case.rewards, case.groups, gamma=gamma) == pytest.approx(expected, abs=1e-8)
 
 
-@quick
 @given(
     cases(),
     st.booleans(),
@@ -94,7 +92,6 @@ def test_gigpo_adds_the_score_among_equal_states_of_the_group(case, std, gamma, 
     assert gigpo(case.rewards, case.groups, case.states, **settings) == pytest.approx(expected, abs=1e-7)
 
 
-@quick
 @given(cases(), st.booleans(), st.integers(0, 2), st.booleans(), st.sampled_from([0.0, 1.0, 2.0]))
 def test_hgpo_weighs_the_scores_among_turns_of_the_same_history(case, std, history, base, alpha):
     returns = {(n, t): r - case.penalties[n][t] for (n, t), r in returns_of(case, 0.95).items()}
@@ -145,7 +142,6 @@ def test_near_equal_states_join_the_first_that_resembles_them():
     assert advantages - episode == pytest.approx([0.5, -0.5, 0])
 
 
-@quick
 @given(st.lists(st.text("ab", max_size=5), max_size=8), st.sampled_from([0.3, 0.6, 0.9, 1.0]))
 def test_similar_states_are_found_greedily_in_order(states, similarity):
     firsts, labels = [], []
@@ -174,7 +170,6 @@ def test_equal_states_of_different_tasks_are_not_compared():
     assert gigpo([[1.0], [0.0]], [0, 1], ["same", "same"], similarity=0.5).tolist() == [0, 0]
 
 
-@quick
 @given(cases(), st.sampled_from(sorted(ALL)), st.randoms(use_true_random=False))
 def test_names_of_groups_and_states_and_the_order_of_trajectories_do_not_matter(case, name, rng):
     before = ALL[name](case.rewards, case.groups, case.states)
@@ -186,7 +181,6 @@ def test_names_of_groups_and_states_and_the_order_of_trajectories_do_not_matter(
     assert moved == pytest.approx(before[turns], abs=1e-7)
 
 
-@quick
 @given(cases(), st.sampled_from(["trajectories", "rows"]), st.sampled_from([0.5, 8.0]))
 def test_a_larger_scale_of_rewards_and_penalties_passes_through_or_cancels(case, statistics, scale):
     def advantages(factor, std):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import rank_runs
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import policy_of, start, trained
 
@@ -123,7 +123,6 @@ TURN = st.builds(
 
 @pytest.mark.integration
 @given(st.lists(TURN, min_size=1, max_size=60), st.integers(1, 20), st.integers(0, 5), st.data())
-@settings(max_examples=200)
 def test_every_token_weighs_the_same_in_whichever_minibatch(turns, sequences, seed, data):
     made = batch_of(turns)
     useful = np.array(data.draw(st.lists(st.booleans(), min_size=len(turns), max_size=len(turns))))
@@ -143,7 +142,6 @@ def test_a_last_minibatch_is_no_smaller_than_the_others():
 
 
 @given(st.lists(TURN, min_size=1, max_size=30), st.integers(1, 40))
-@settings(max_examples=100)
 def test_a_micro_batch_has_no_more_tokens_than_allowed(turns, most):
     made = batch_of(turns)
     pieces = micro_batches(made, range(len(turns)), most)
