@@ -50,6 +50,9 @@ def test_a_run_directory_holds_everything(finished):
     names = {"reward", "success", "kl", "entropy", "grad_norm", "informative_groups"}
     assert all(names <= row.keys() for row in metrics[1:])
     assert all(row["drift"] == 0 and 0 < row["ratio_ess"] <= 1 for row in metrics[1:])
+    assert metrics[-1]["optimizer_steps"] > 0
+    assert metrics[1]["kl"] == pytest.approx(0, abs=1e-4), "the first step is on the policy that sampled"
+    assert metrics[1]["ratio"] == pytest.approx(1, abs=1e-4)
     assert all({"entropy/turn/0", "entropy/turn/4-7", "entropy/position/0-15"} <= row.keys() for row in metrics[1:])
     assert all(row["entropy/position/0-15"] == pytest.approx(row["entropy"]) for row in metrics[1:])
     assert [p.name for p in sorted(finished.checkpoints.iterdir())] == ["step-000004", "step-000006"]
@@ -68,18 +71,6 @@ def test_a_checkpoint_is_a_hugging_face_folder(finished):
     assert tuple(tokenizer.encode(text)) == agent.encode(text)
     assert model.config.model_type == "qwen2"
     assert agent.sampling.max_new_tokens == 1
-
-
-@pytest.mark.combinations
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["grpo", "gigpo"])
-def test_training_changes_the_weights_and_is_the_same_twice(tmp_path, small, algorithm):
-    overrides = [*small, f"algorithm.name={algorithm}", "iterations=3"]
-    one, two = fit(tmp_path / "one", overrides), fit(tmp_path / "two", overrides)
-    assert rows(one.path) == rows(two.path)
-    assert rows(one.path)[-1]["optimizer_steps"] > 0
-    assert rows(one.path)[1]["kl"] == pytest.approx(0, abs=1e-4), "the first step is on the policy that sampled"
-    assert rows(one.path)[1]["ratio"] == pytest.approx(1, abs=1e-4)
 
 
 def test_training_never_sees_the_evaluation_seeds(small):
