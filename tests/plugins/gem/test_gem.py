@@ -1,4 +1,4 @@
-"""Code written for GEM, unchanged: each script runs in a process in which `gem` is rollenv."""
+"""Names under GEM's: where each leads, and what is said of those that are not there."""
 
 from __future__ import annotations
 
