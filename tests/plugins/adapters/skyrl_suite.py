@@ -14,13 +14,14 @@ import rollenv
 import rollenv.plugins.adapters.skyrl as bridge
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UnknownEnv, UsageError
-from rollenv.plugins.adapters import OVER
+from rollenv.plugins.adapters import OVER, EpisodeFailed
 
 PROMPT = [{"role": "system", "content": "Play well."}]
+CLOSED = []
 
 
 class Moody(rollenv.Env):
-    """Says what it heard."""
+    """Raises, waits or answers oddly, as it is told."""
 
     def _reset(self, options):
         return f"task {self.randint(10**6)} {options.get('index')}", {}
@@ -28,7 +29,12 @@ class Moody(rollenv.Env):
     reset_options = frozenset({"index"})
 
     def _step(self, action):
+        if action == "raise":
+            raise RuntimeError("two\nlines")
         return f"heard {action[:5]}", 1.0, action == "end", False, {"success": True} if action == "end" else {}
+
+    def close(self):
+        CLOSED.append(self)
 
 
 rollenv.register("peers:Moody-v0", Moody)
@@ -105,6 +111,18 @@ def test_what_is_wrong_is_one_line():
         with pytest.raises(error) as caught:
             skyrl_gym.make("rollenv", env_config=config, extras=extras)
         assert "\n" not in str(caught.value)
+
+
+def test_an_environment_that_raises_is_one_line_and_is_closed():
+    env = skyrl_gym.make("rollenv", env_config={"env_id": "peers:Moody-v0"}, extras={"seed": 1})
+    env.init([])
+    CLOSED.clear()
+    with pytest.raises(EpisodeFailed, match="turn 1: RuntimeError") as caught:
+        env.step("raise")
+    assert "\n" not in str(caught.value)
+    assert CLOSED
+    assert env.step("x")["done"] is True
+    env.close()
 
 
 def test_after_the_end_nothing_happens():
