@@ -175,6 +175,15 @@ def test_an_environment_that_raises_is_one_line_and_is_closed():
     assert client.post("/reset", json=row(seed=1)).status_code == 200
 
 
+@pytest.mark.parametrize("reply", ["", "x" * 1_000_000])
+def test_odd_replies_are_played(reply):
+    _, client = server()
+    client.post("/reset", json=row(seed=1))
+    assert step(client, reply).json()["reward"] == 0.5
+    nothing = response("") | {"output": []}
+    assert client.post("/step", json=row() | {"response": nothing}).status_code == 200
+
+
 def test_sessions_are_apart_and_those_that_are_given_up_are_closed():
     made, one = server(idle_seconds=0.3)
     two = TestClient(one.app)
