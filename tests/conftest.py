@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -80,6 +82,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nothing is read from, or left in, the cache of whoever runs the tests."""
     os.environ["ROLLENV_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_once() -> Iterator[None]:
+    """Clients share what they read of the public internet's certificates, which takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rollenv
@@ -106,7 +106,6 @@ def test_a_picture_passes_through_wrappers():
     assert Env.picture is None
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(PICTURES), st.text() | st.from_regex(r"(\w+: ?[\w ,]*\n?|[ #_OXP\d]+\n)*", fullmatch=True))
 def test_a_text_of_any_kind_never_breaks_a_drawing(picture, text):
     drawing = draw(picture, text)

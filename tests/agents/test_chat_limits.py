@@ -10,7 +10,7 @@ import threading
 import pytest
 import uvicorn
 from chat_server import ChatServer, completion, events
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
@@ -77,7 +77,6 @@ def test_a_minute_has_no_more_than_allowed(limit):
     assert len(server.requests) == (2 if "requests_per_minute" in limit else 1)
 
 
-@settings(max_examples=200, deadline=None)
 @given(amounts=st.lists(st.integers(1, 12), max_size=30), pauses=st.lists(st.integers(0, 9), max_size=30))
 def test_windows_hold_their_limit_and_wait_no_longer_than_needed(amounts, pauses):
     now = 0

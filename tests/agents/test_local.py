@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollenv
 from rollenv import UsageError
-from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.kv_cache import cache_argument
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.engines.scoring import score
@@ -78,31 +78,6 @@ def test_models_name_their_cache_in_either_way(agent, name):
     assert [r.ids for r in got] == [r.ids for r in want]
 
 
-def test_a_response_does_not_depend_on_what_else_is_in_the_batch(agent):
-    sampling = Sampling(1.0, 8)
-    together = generate(LocalEngine(agent.model, frozenset()), PROMPTS, sampling, range(5))
-    alone = [generate(LocalEngine(agent.model, frozenset()), [p], sampling, [s])[0] for s, p in enumerate(PROMPTS)]
-    small = generate(LocalEngine(agent.model, frozenset(), max_batch_tokens=1), PROMPTS, sampling, range(5))
-    for one, two, three in zip(together, alone, small, strict=True):
-        assert one.ids == two.ids == three.ids
-        assert one.logprobs == pytest.approx(two.logprobs, abs=2e-5)
-
-
-def test_greedy_decoding_equals_transformers_generate(agent):
-    done = generate(LocalEngine(agent.model, frozenset()), PROMPTS, Sampling(0.0, 8), range(5))
-    for prompt, request in zip(PROMPTS, done, strict=True):
-        ids = torch.tensor([prompt])
-        expected = agent.model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=8,
-            min_new_tokens=8,
-            pad_token_id=0,
-        )
-        assert request.ids == expected[0, len(prompt) :].tolist()
-
-
 def test_a_response_ends_with_its_stop_token(agent):
     free = generate(LocalEngine(agent.model, frozenset()), PROMPTS, Sampling(1.0, 12), range(5))
     stop = free[0].ids[3]
@@ -122,27 +97,6 @@ def test_tokens_are_drawn_with_the_models_probabilities(agent):
         expected = agent.model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
     counts = torch.bincount(torch.tensor([r.ids[0] for r in done]), minlength=len(expected)) / n
     assert (counts - expected).abs().max() < 0.02
-
-
-def test_new_weights_change_the_next_response(agent):
-    engine = LocalEngine(agent.model, frozenset())
-    before = generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0]
-    weight = agent.model.model.embed_tokens.weight
-    saved = weight.detach().clone()
-    with torch.no_grad():
-        weight[before.ids[0]] -= 10 * weight[before.ids[0]]
-    try:
-        assert generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0].ids == before.ids, "remembered until told"
-        engine.weights_changed()
-        assert generate(engine, [PROMPTS[0]], Sampling(0.0, 1), [0])[0].ids != before.ids
-    finally:
-        with torch.no_grad():
-            weight.copy_(saved)
-
-
-def test_an_error_in_the_model_reaches_every_waiting_session(agent):
-    with pytest.raises(EngineFailed, match="IndexError"):
-        generate(LocalEngine(agent.model, frozenset()), [(10**6,)], Sampling(1.0, 1), [0])
 
 
 def test_a_session_speaks_tokens_and_text(agent):

@@ -13,7 +13,6 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout import RolloutManager, RolloutStream, Task
-from rollenv.rollout.records.samples import drift, trajectory_samples
 
 ENV = "game:GuessTheNumber-v0-easy"
 TEXT = ["Guess a number between 1 and 50, as in \\boxed{5}. higher lower\n" * 5]
@@ -32,38 +31,6 @@ def nudge(model, rng):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.01 * torch.randn(parameter.shape, generator=rng)
-
-
-@pytest.mark.parametrize("bound", [0, 1, 2])
-def test_no_token_is_lost_or_too_old_while_weights_change(agent, bound):
-    source = (Task(ENV, n) for n in itertools.count())
-    rng = torch.Generator().manual_seed(0)
-
-    async def train():
-        batches, ages = [], []
-        async with RolloutStream(manager, source, 4, 3, extra_groups=2, max_staleness=bound) as stream:
-            for _ in range(4):
-                batch = await stream.next_batch()
-                ages.append(stream.staleness(batch)["staleness/max"])
-                batches.append(batch)
-                nudge(agent.model, rng)
-                await stream.update_weights()
-        return batches, ages
-
-    with RolloutManager(agent) as manager:
-        batches, ages = manager.run(train())
-    assert max(ages) <= bound
-    assert agent.version == 4
-    assert agent.engine.active == 0, "what was cancelled is not computed any more"
-    trajectories = [t for batch in batches for group in batch for t in group]
-    assert len(trajectories) == 4 * 4 * 3
-    turns = [turn for t in trajectories for turn in t.turns]
-    assert all(len(turn.logprobs) == len(turn.response_ids) > 0 for turn in turns)
-    assert all(not turn.versions or len(turn.versions) == len(turn.response_ids) for turn in turns)
-    assert all(list(turn.versions) == sorted(turn.versions) for turn in turns)
-    assert sum(drift(t, trajectory_samples(t)) for t in trajectories) == 0
-    if bound:
-        assert len({turn.policy_version for turn in turns}) > 1
 
 
 def test_the_newest_weights_drew_the_newest_tokens(agent):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
     BloomConfig,
@@ -60,7 +60,6 @@ def test_a_sampling_that_is_none_is_refused(wrong):
         Sampling(**wrong)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     top_k=st.integers(0, 30),

@@ -112,18 +112,6 @@ def test_bad_input_is_explained(rollenv_command, command, code, says):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_missing_extra_names_the_install_command(tmp_path):
-    script = (
-        "import sys; sys.modules['torch'] = None\n"  # as if it were not installed
-        "sys.argv = ['rollenv', 'train', 'sokoban']\n"
-        "from rollenv.cli.main import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 3
-    assert "pip install 'rollenv[train]'" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize(("agent", "low", "high"), [("oracle", 1.0, 1.0), ("random", 0.0, 0.5)])

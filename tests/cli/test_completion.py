@@ -48,10 +48,10 @@ def test_bash_gets_the_rest_of_an_id(words, found):
     assert completed(*words) == found
 
 
-@pytest.mark.slow
-def test_other_shells_get_ids_with_a_line_about_each():
-    asked = {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": "rollenv play game:Sokoban-v0-t"}
-    env = ENV | asked | {"_ROLLENV_COMPLETE": "complete_fish"}
-    done = subprocess.run(["rollenv"], env=env, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split("\t")[0] == "game:Sokoban-v0-tiny"
-    assert "Push every box" in done.stdout
+def test_other_shells_get_ids_with_a_line_about_each(rollenv_command, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "rollenv play game:Sokoban-v0-t")
+    monkeypatch.setenv("_ROLLENV_COMPLETE", "complete_fish")
+    shown = rollenv_command().stdout
+    assert shown.split("\t")[0] == "game:Sokoban-v0-tiny"
+    assert "Push every box" in shown

@@ -196,10 +196,10 @@ def test_a_refusal_says_what_to_change(rollenv_command, serving, status, says, c
         (("gymnasium:games_that_fail:X-v0",), "games_that_fail cannot be imported: RuntimeError: two lines"),
     ],
 )
-def test_what_was_wrongly_asked(rollenv_process, args, says, tmp_path, monkeypatch):
+def test_what_was_wrongly_asked(rollenv_command, args, says, tmp_path, monkeypatch):
     (tmp_path / "games_that_fail.py").write_text("raise RuntimeError('two\\nlines')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    done = rollenv_process("episode", "--base-url", "http://127.0.0.1:9", "--model", "m", *args, "--json")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = rollenv_command("episode", "--base-url", "http://127.0.0.1:9", "--model", "m", *args, "--json")
     assert says in played(done, 3 if args[0].startswith("gymnasium") else 2)["error"]
     assert says in one_line(done)
 

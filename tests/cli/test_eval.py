@@ -180,11 +180,12 @@ def test_a_folder_without_an_episode_may_be_used_again(tmp_path, capsys):
     assert "holds an evaluation already" in " ".join(capsys.readouterr().err.split())
 
 
-def test_an_agent_of_ones_own_plays(rollenv_process, tmp_path):
+def test_an_agent_of_ones_own_plays(rollenv_command, tmp_path, monkeypatch):
     code = "from rollenv.agents import ConstantAgent\n\nseven = lambda: ConstantAgent('7')\nnone = lambda: 7\n"
     code += "needs = lambda model: ConstantAgent(model)\n"
     (tmp_path / "own_agent.py").write_text(code)
-    played = rollenv_process("eval", "math:Arithmetic-v0-digit", "-n", "4", "--agent", "own_agent:seven")
+    monkeypatch.syspath_prepend(tmp_path)
+    played = rollenv_command("eval", "math:Arithmetic-v0-digit", "-n", "4", "--agent", "own_agent:seven")
     assert played.returncode == 0, played.stderr
     assert "played by own_agent:seven" in played.stdout
     for name, error in (
@@ -193,7 +194,7 @@ def test_an_agent_of_ones_own_plays(rollenv_process, tmp_path):
         ("own_agnt:x", "PYTHONPATH=FOLDER"),
         ("x", "MODULE:CLASS"),
     ):
-        wrong = rollenv_process("eval", "math:Arithmetic-v0-digit", "-n", "4", "--agent", name)
+        wrong = rollenv_command("eval", "math:Arithmetic-v0-digit", "-n", "4", "--agent", name)
         assert wrong.returncode == 2
         assert error in wrong.stderr
 

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rollenv
@@ -181,7 +181,6 @@ def test_text_is_drawn_where_there_is_no_board():
     st.sampled_from([1.0, 1.5, 3.0]),
     st.integers(8, 60),
 )
-@settings(max_examples=50, deadline=None)
 def test_any_drawing_has_the_size_of_its_cells(rows, block, across, tile):
     drawing = Drawing(rows, block=block, origin=min(block, 1), across=across)
     assert pixels(drawing, tile).shape == (len(rows) * tile, drawing.columns * round(across * tile), 3)

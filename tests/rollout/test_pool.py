@@ -5,7 +5,7 @@ import contextlib
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from troubled import ID, register
 
@@ -118,7 +118,6 @@ def run(seed, workers, envs, players, deaths, *, real=True):
         loop.close()
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.booleans())
 def test_no_place_is_lost_or_given_twice(seed, workers, envs, players, deaths):
     run(seed, workers, envs, players, deaths)

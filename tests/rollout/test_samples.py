@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv.core.errors import UsageError
@@ -37,7 +37,6 @@ def trajectories(draw, statuses=("terminated",)):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("make", [trajectory_samples, step_samples])
-@settings(max_examples=150, deadline=None)
 @given(trajectory=trajectories())
 def test_every_drawn_token_is_there_once_after_what_it_was_drawn_after(make, trajectory):
     samples = make(trajectory, group=3, number=5)
@@ -74,7 +73,6 @@ def test_samples_are_as_few_as_can_be(trajectory):
 
 
 @pytest.mark.integration
-@settings(max_examples=100, deadline=None)
 @given(played=st.lists(trajectories(), max_size=6), slack=st.integers(0, 20), bounded=st.booleans())
 def test_packing_keeps_every_sample_whole_and_once(played, slack, bounded):
     samples = make_samples([Group(TASK, [t]) for t in played])

@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv.core.errors import MissingExtra, UsageError
@@ -79,7 +79,6 @@ def everything(record):
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 @pytest.mark.parametrize(("kind", "records"), [(Trajectory, trajectories), (Group, groups)])
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_goes_in_comes_out(tmp_path_factory, suffix, kind, records, data):
     path = tmp_path_factory.mktemp("storage") / f"records{suffix}"

@@ -1,4 +1,4 @@
-"""Servers for the tests: one for each file, and as many more as a test needs."""
+"""Servers for the tests: one for each file, some for several files, and as many more as a test needs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from rollenv.serve.auth import new_token
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
     """A server that the tests of a file share; each file has its own, so that none sees sessions that another left."""
+    served = Served()
+    yield served
+    served.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Served]:
+    """A server for files that neither count its sessions nor end its workers."""
     served = Served()
     yield served
     served.stop()

@@ -131,7 +131,7 @@ INWARD = ("http://169.254.169.254/latest/meta-data", "http://localhost:1/", "127
 @pytest.mark.parametrize("url", INWARD)
 def test_addresses_in_arguments_are_refused_and_written_down(serve, tmp_path, url):
     with (tmp_path / "log").open("w") as log:
-        served = serve("--log", "json", stderr=log)
+        served = serve("--log", "json", stderr=log, workers=1)
         connection = Connection(parse(served.address)[0][0], patience=0.0)
         for settings in ({"kwargs": {"opponent": url}}, {"wrappers": {"mcp": {"url": url}}}):
             with pytest.raises(UsageError, match=r"takes no|puts no wrapper"):

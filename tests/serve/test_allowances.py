@@ -68,7 +68,7 @@ def test_wrong_limits_are_refused(tmp_path, line):
 
 def test_a_served_token_expires_on_every_protocol(serve, tmp_path, monkeypatch):
     file, found = tokens(tmp_path, old="expires = 2001-01-01", good="")
-    server = serve("--tokens", file)
+    server = serve("--tokens", file, workers=1)
     for path in ("/health", "/metrics", "/list_environments", "/e2b/v2/sandboxes", "/v1/ping"):
         assert patient.get(server.http + path, headers=bearer(found["old"])).status_code == 401
         assert patient.get(server.http + path, headers=bearer(found["good"])).status_code == 200
@@ -78,7 +78,7 @@ def test_a_served_token_expires_on_every_protocol(serve, tmp_path, monkeypatch):
 
 def test_each_token_has_its_own_limits(serve, tmp_path):
     file, found = tokens(tmp_path, few="sessions = 1", usual="", more="sessions = 3")
-    server = serve("--tokens", file, "--per-client", "2")
+    server = serve("--tokens", file, "--per-client", "2", workers=1)
     for name, most in {"few": 1, "usual": 2, "more": 3}.items():
         ids = []
         for _ in range(most):
@@ -140,7 +140,7 @@ def test_a_meter_forgives_with_time(monkeypatch):
 
 def test_an_evaluation_keeps_to_what_a_server_allows_it(serve):
     """Refused episodes wait: without that, there are thousands of refusals in a second."""
-    server = serve("--per-client", "4")
+    server = serve("--per-client", "4", workers=1)
     workers, began = RemoteWorkers(server.address), time.monotonic()
     with RolloutManager(RandomAgent(), workers) as manager:
         done = manager.collect([Task("game:GuessTheNumber-v0-easy", seed) for seed in range(60)])
@@ -153,7 +153,7 @@ def test_an_evaluation_keeps_to_what_a_server_allows_it(serve):
 
 
 def test_evaluations_that_share_an_allowance_all_end(serve):
-    server = serve("--per-client", "2")
+    server = serve("--per-client", "2", workers=1)
 
     def evaluate(first):
         workers = RemoteWorkers(server.address)

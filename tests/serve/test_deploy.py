@@ -25,6 +25,11 @@ DEPLOY = ROOT / "deploy"
 
 
 @pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
+@pytest.fixture(scope="module")
 def client(tmp_path_factory):
     docker = pytest.importorskip("docker", reason="the docker SDK is not installed")
     if os.geteuid() != 0 or not shutil.which("dockerd"):

@@ -20,6 +20,11 @@ from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.auth import TokenTable, new_token
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 def test_tokens_are_needed_and_belong_to_clients(guarded, monkeypatch):
     served, token = guarded
     env_id = f"{served.address}/test:Echo-v0"
@@ -56,7 +61,7 @@ def test_a_session_is_its_owners(guarded):
 
 
 def test_a_client_has_its_share_of_the_sessions_and_a_name_may_be_allowed(serve):
-    served = serve("--per-client", "1", "--allow-host", "hub.example")
+    served = serve("--per-client", "1", "--allow-host", "hub.example", workers=1)
     assert patient.get(served.http + "/livez", headers={"Host": "hub.example"}).status_code == 200
 
     def make():

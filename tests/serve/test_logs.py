@@ -16,7 +16,7 @@ from rollenv.serve.auth import new_token
 def told(serve, tmp_path):
     """A server whose log can be read: (server, function that returns its entries)."""
     file = (tmp_path / "log").open("w+")
-    server = serve("--log", "json", "--tokens", str(tokens(tmp_path)), stderr=file)
+    server = serve("--log", "json", "--tokens", str(tokens(tmp_path)), stderr=file, workers=1)
 
     def entries(event, deadline=10.0):
         end = time.monotonic() + deadline

@@ -256,7 +256,7 @@ def test_idle_sessions_end(serve):
 
 
 def test_there_is_room_for_so_many(serve):
-    served = serve("--protocols", "mcp", "--sessions", "2", "--per-client", "1")
+    served = serve("--protocols", "mcp", "--sessions", "2", "--per-client", "1", workers=1)
     talk = McpSession(served.http)
     refused = McpSession(served.http).hello
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")

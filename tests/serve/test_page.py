@@ -468,7 +468,7 @@ def keys(serve, tmp_path):
     (tmp_path / "tokens.toml").write_text(lines)
 
     def start(*args):
-        served = serve("--tokens", str(tmp_path / "tokens.toml"), *args)
+        served = serve("--tokens", str(tmp_path / "tokens.toml"), *args, workers=1)
         return {who: Page(served.http, token) for who, token in (tokens | {"nobody": "", "wrong": "rollenv_x"}).items()}
 
     return start

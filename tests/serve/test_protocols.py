@@ -10,6 +10,11 @@ import rollenv
 from rollenv.remote.protocol import EnvBroke
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 @pytest.fixture
 def gem(server):
     with httpx.Client(base_url=f"{server.http}/apis/v1/envs/gem/", timeout=60) as client:
@@ -76,7 +81,7 @@ def test_health_tells_what_environments_and_workers_did(server, rollenv_command)
 
 
 def test_a_protocol_can_be_left_out(serve):
-    served = serve("--protocols", "gem")
+    served = serve("--protocols", "gem", workers=1)
     assert patient.get(f"{served.http}/openenv/test:Echo-v0/health").status_code == 404
     assert patient.get(served.http).status_code == 404
     assert patient.post(f"{served.http}/page/api/me", json={}).status_code == 404

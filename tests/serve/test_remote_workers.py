@@ -21,6 +21,11 @@ from rollenv.rollout.workers.remote import RemoteWorkers
 TASKS = [Task("game:Sokoban-v0-tiny", seed) for seed in range(6)] + [Task("game:GuessTheNumber-v0", 1)]
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 def collect(workers, tasks, group_size=1, agent=None, **settings):
     with RolloutManager(agent or OracleAgent(0.3), workers, **settings) as manager:
         try:

@@ -28,6 +28,11 @@ SEEN = {"images": "only", "is_slippery": False}
 MOVES = ["\\boxed{up}", "\\boxed{down}", "\\boxed{left}", "\\boxed{left}", "\\boxed{right}"]
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 def seen(server, **kwargs):
     return rollenv.make(f"{server.address}/game:Sokoban-v0-easy", images="only", **kwargs)
 

@@ -4,7 +4,7 @@ import json
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv.core.tools.backend import ABSENT, MOST_ARGUMENTS, Backend, ToolError, differences, tool
@@ -125,7 +125,6 @@ _CALLS = st.lists(
 
 @pytest.mark.combinations
 @pytest.mark.parametrize("form", CALL_FORMS)
-@settings(max_examples=60, deadline=None)
 @given(calls=_CALLS)
 def test_calls_are_read_as_they_were_written_in_every_form(form, calls):
     text = write_calls(calls, form)
@@ -143,7 +142,6 @@ def test_calls_are_read_as_they_were_written_in_every_form(form, calls):
 
 
 @pytest.mark.parametrize("form", CALL_FORMS)
-@settings(max_examples=80, deadline=None)
 @given(text=st.text(max_size=200) | st.text(alphabet='<>/tool_cal{}[]()"=,:1 \n', max_size=200))
 def test_any_text_is_read_without_an_exception(form, text):
     calls, around = find_calls(text, form)

@@ -5,10 +5,7 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
-
-quick = settings(max_examples=30, deadline=None)
 
 REWARDS = [-0.1, 0.0, 0.5, 1.0, 10.0]
 

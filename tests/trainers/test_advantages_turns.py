@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ragged_batches import cases, deviation, mean, quick, score
+from ragged_batches import cases, deviation, mean, score
 
 from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages import (
@@ -56,7 +56,6 @@ def episode_level(case, fines, std, statistics):
     return out
 
 
-@quick
 @given(cases(), st.sampled_from([0.5, 0.95, 1.0]))
 def test_discounted_returns_and_what_normalizes_them(case, gamma):
     returns = returns_of(case, gamma)
@@ -71,7 +70,6 @@ def test_discounted_returns_and_what_normalizes_them(case, gamma):
     assert step_reinforce(case.rewards, case.groups, gamma=gamma) == pytest.approx(expected, abs=1e-8)
 
 
-@quick
 @given(
     cases(),
     st.booleans(),
@@ -94,7 +92,6 @@ def test_gigpo_adds_the_score_among_equal_states_of_the_group(case, std, gamma, 
     assert gigpo(case.rewards, case.groups, case.states, **settings) == pytest.approx(expected, abs=1e-7)
 
 
-@quick
 @given(cases(), st.booleans(), st.integers(0, 2), st.booleans(), st.sampled_from([0.0, 1.0, 2.0]))
 def test_hgpo_weighs_the_scores_among_turns_of_the_same_history(case, std, history, base, alpha):
     returns = {(n, t): r - case.penalties[n][t] for (n, t), r in returns_of(case, 0.95).items()}
@@ -120,56 +117,6 @@ def test_hgpo_weighs_the_scores_among_turns_of_the_same_history(case, std, histo
     assert hgpo(case.rewards, case.groups, case.states, **settings) == pytest.approx(expected, abs=1e-7)
 
 
-def test_worked_example_trajectories_of_unequal_length():
-    rewards, groups, states = [[0.0, 0.0, 10.0], [0.0]], np.array([0, 0]), ["s", "a", "b", "s"]
-    # returns of the trajectories 10 and 0: mean 5, variance 50, std 7.07107, so +-0.70711
-    by_paper = gigpo(rewards, groups, states, step_weight=0.0)
-    assert by_paper == pytest.approx([0.7071067, 0.7071067, 0.7071067, -0.7071067], abs=1e-6)
-    # rows 10 10 10 0: mean 7.5; squares 3 * 6.25 + 56.25 = 75, over 3: std 5
-    by_rows = gigpo(rewards, groups, states, step_weight=0.0, statistics="rows")
-    assert by_rows == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)
-    mean_only = gigpo(rewards, groups, states, step_weight=0.0, statistics="rows", std=False)
-    assert mean_only == pytest.approx([2.5, 2.5, 2.5, -7.5])
-    # gamma 0.5: discounted returns 2.5 5 10 | 0. State s: 2.5 and 0, mean 1.25; a and b are met once
-    joint = gigpo(rewards, groups, states, gamma=0.5, std=False)
-    assert joint == pytest.approx([5 + 1.25, 5, 5, -5 - 1.25])
-    # std of 2.5 and 0 is 1.76777: +-0.70711 once more, at half the weight
-    joint = gigpo(rewards, groups, states, gamma=0.5, step_weight=0.5)
-    assert joint == pytest.approx([1.0606600, 0.7071067, 0.7071067, -1.0606600], abs=1e-6)
-
-
-def test_worked_example_singletons():
-    # one trajectory of its task: nothing to compare with in the paper; two rows alike are not a single row
-    assert gigpo([[3.0, 4.0]], [0], ["a", "b"]).tolist() == [0, 0]
-    assert gigpo([[3.0, 4.0]], [0], ["a", "b"], statistics="rows").tolist() == [0, 0]
-    # a single row keeps its value in the published code: (7 - 0) / (1 + 1e-6)
-    assert gigpo([[7.0]], [0], ["a"]).tolist() == [0]
-    assert gigpo([[7.0]], [0], ["a"], statistics="rows") == pytest.approx([7 / 1.000001], abs=1e-12)
-    assert gigpo([[7.0]], [0], ["a"], statistics="rows", std=False).tolist() == [7]
-    # beside another task, each keeps its own
-    rows = gigpo([[7.0], [1.0], [3.0]], [5, 0, 0], ["a", "a", "b"], statistics="rows", std=False)
-    assert rows == pytest.approx([7, -1, 1])
-    # with a penalty of 0.1: rows 6.9; the paper's 0 less the penalty
-    assert gigpo([[7.0]], [0], ["a"], statistics="rows", std=False, penalties=[[0.1]]) == pytest.approx([6.9])
-    assert gigpo([[7.0]], [0], ["a"], penalties=[[0.1]]) == pytest.approx([-0.1])
-
-
-def test_worked_example_invalid_actions():
-    rewards, groups, states = [[0.0, 10.0], [0.0, 0.0]], [0, 0], ["s", "t", "s", "s"]
-    penalties = [[0.0, 2.0], [2.0, 0.0]]
-    # rows: 10 8 | -2 0, mean 4, differences 6 4 -6 -4, squares 104, over 3
-    spread = math.sqrt(104 / 3)
-    rows = gigpo(rewards, groups, states, step_weight=0.0, statistics="rows", penalties=penalties)
-    assert rows == pytest.approx(np.array([6, 4, -6, -4]) / spread, abs=1e-6)
-    # trajectories: mean 5, std 7.07107 without the penalties; then 5 and 5 - 2, -5 - 2 and -5
-    paper = gigpo(rewards, groups, states, step_weight=0.0, penalties=penalties)
-    assert paper == pytest.approx(np.array([5, 3, -7, -5]) / math.sqrt(50), abs=1e-6)
-    # steps, gamma 0.5: discounted 5 10 | 0 0, less penalties 5 8 | -2 0: the turn before the invalid one keeps its 5.
-    # State s: 5 -2 0, mean 1; t is met once
-    steps = gigpo(rewards, groups, states, gamma=0.5, std=False, penalties=penalties)
-    assert steps == pytest.approx([5 + 4, 3, -7 - 3, -5 - 1])
-
-
 def test_a_penalty_in_a_group_of_alike_returns_stays_a_penalty():
     # nobody won: dividing by a standard deviation of 0 + 1e-6 would make -0.1 into -100000
     lost = gigpo([[0.0, 0.0], [0.0]], [0, 0], ["a", "b", "c"], penalties=[[0.0, 0.1], [0.0]])
@@ -177,17 +124,6 @@ def test_a_penalty_in_a_group_of_alike_returns_stays_a_penalty():
     # rows 0 -0.1 0: mean -1/30, variance (4 + 1 + 1) / 900 / 2 = 1 / 300
     rows = gigpo([[0.0, 0.0], [0.0]], [0, 0], ["a", "b", "c"], penalties=[[0.0, 0.1], [0.0]], statistics="rows")
     assert rows == pytest.approx(np.array([1, -2, 1]) / 30 * math.sqrt(300), abs=1e-4)
-
-
-def test_worked_example_hgpo():
-    rewards, states = [[0.0, 4.0], [0.0, 2.0], [0.0]], ["s", "t", "s", "t", "t"]
-    # gamma 1: returns 4 4 | 2 2 | 0. k = 1: s has 4 2: +1 -1; t has 4 2 0: +2 0 -2. k = 2: (s, t) has 4 2: +1 -1.
-    # Weights 2 and 3: turn 1 of the first (2 * 2 + 3 * 1) / 5; of the second a_1 is 0, so only a_2 counts: -1
-    advantages = hgpo(rewards, [0, 0, 0], states, gamma=1.0, history=1, std=False)
-    assert advantages == pytest.approx([1, 7 / 5, -1, -1, -2], abs=1e-5)
-    # population std: of 4 2 it is 1, of 4 2 0 sqrt(8 / 3)
-    advantages = hgpo(rewards, [0, 0, 0], states, gamma=1.0, history=1)
-    assert advantages == pytest.approx([1, (2 * 2 / math.sqrt(8 / 3) + 3) / 5, -1, -1, -2 / math.sqrt(8 / 3)], abs=1e-5)
 
 
 def test_near_equal_states_join_the_first_that_resembles_them():
@@ -206,7 +142,6 @@ def test_near_equal_states_join_the_first_that_resembles_them():
     assert advantages - episode == pytest.approx([0.5, -0.5, 0])
 
 
-@quick
 @given(st.lists(st.text("ab", max_size=5), max_size=8), st.sampled_from([0.3, 0.6, 0.9, 1.0]))
 def test_similar_states_are_found_greedily_in_order(states, similarity):
     firsts, labels = [], []
@@ -235,7 +170,6 @@ def test_equal_states_of_different_tasks_are_not_compared():
     assert gigpo([[1.0], [0.0]], [0, 1], ["same", "same"], similarity=0.5).tolist() == [0, 0]
 
 
-@quick
 @given(cases(), st.sampled_from(sorted(ALL)), st.randoms(use_true_random=False))
 def test_names_of_groups_and_states_and_the_order_of_trajectories_do_not_matter(case, name, rng):
     before = ALL[name](case.rewards, case.groups, case.states)
@@ -247,7 +181,6 @@ def test_names_of_groups_and_states_and_the_order_of_trajectories_do_not_matter(
     assert moved == pytest.approx(before[turns], abs=1e-7)
 
 
-@quick
 @given(cases(), st.sampled_from(["trajectories", "rows"]), st.sampled_from([0.5, 8.0]))
 def test_a_larger_scale_of_rewards_and_penalties_passes_through_or_cancels(case, statistics, scale):
     def advantages(factor, std):

@@ -6,18 +6,16 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rollenv.report.summary import CURVES
 from rollenv.trainers import diagnostics as D
 from rollenv.trainers.alarms import AlarmLimits, alarms
 
-quick = settings(max_examples=40, deadline=None)
 FLOATS = st.lists(st.floats(-5, 5), min_size=2, max_size=12)
 
 
-@quick
 @given(st.lists(st.tuples(st.floats(-5, 0), st.floats(-5, 0)), min_size=1, max_size=8))
 def test_mismatch_by_its_definition(pairs):
     p, q = (torch.tensor([pair[i] for pair in pairs], dtype=torch.float64) for i in (0, 1))
@@ -40,7 +38,6 @@ def test_effective_sample_size_counts_equal_weights():
     assert D.effective_sample_size([0.0, 0.0]) == D.effective_sample_size([]) == 0
 
 
-@quick
 @given(FLOATS, st.floats(0.1, 3))
 def test_explained_variance_knows_perfect_constant_and_opposite_critics(returns, shift):
     r = np.array(returns)
@@ -50,7 +47,6 @@ def test_explained_variance_knows_perfect_constant_and_opposite_critics(returns,
     assert D.explained_variance(-r, r) == pytest.approx(-3)
 
 
-@quick
 @given(st.floats(-5, 5), st.integers(1, 9))
 def test_returns_that_do_not_vary_explain_nothing_whatever_the_rounding(value, n):
     assert D.explained_variance(np.arange(n) * 1.0, np.full(n, value)) == 0

@@ -248,24 +248,10 @@ def test_the_dual_clip_bounds_only_what_is_bad_and_far():
     assert gradient(loss, x).tolist() == pytest.approx([0, 2.0, 0])
 
 
-def test_a_turn_shares_the_geometric_mean_of_its_ratios():
-    x = ratios([4.0, 1.0, 0.5], [1.0, 1.0, 1.0], turns=[0, 0, 1])
-    loss = L.ppo_clip(x, high=9.0, ratio="turn")
-    assert loss.values.tolist() == pytest.approx([-2.0, -2.0, -0.5])
-    assert gradient(loss, x).tolist() == pytest.approx([-2.0, -2.0, -0.5])  # half of each of two
-
-
 def test_gspo_and_gspo_token_have_one_gradient_where_advantages_are_of_samples():
     x = duals.batch([[2, 1], [1], [3, 1]], 1e-4, by="sequences", seed=4)
     weights = torch.as_tensor(L.token_weights("sequence", x.sequences))
     torch.testing.assert_close(*(gradient(loss(x), x, weights) for loss in (L.gspo, L.gspo_token)))
-
-
-def test_topr_imitates_the_good_and_tapers_the_bad():
-    x = ratios([2.0, 0.5, 0.25, 2.0, 4.0], [1.0, 1.0, -1.0, -1.0, -1.0], sequences=[0, 0, 1, 1, 2])
-    by_sample, by_token = (gradient(L.topr(x, level=level), x).tolist() for level in ("sequence", "token"))
-    assert by_sample == pytest.approx([-1, -1, 0.5, 0.5, 1])
-    assert by_token == pytest.approx([-1, -1, 0.25, 1, 1])
 
 
 def test_dppo_drops_by_probability_where_ppo_drops_by_ratio():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import rank_runs
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny_runs import policy_of, start, trained
 
@@ -20,7 +20,7 @@ from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.experience import experience, micro_batches, minibatches
 from rollenv.trainers.objective import POLICY_LOSSES
 from rollenv.trainers.policies.packed import pack
-from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
 
@@ -94,49 +94,14 @@ def poison(monkeypatch, times, value=float("nan")):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_step_that_is_not_finite_is_left_out_and_counted(tmp_path, small, monkeypatch, caplog, value):
-    poison(monkeypatch, {1}, value)
-    with start(tmp_path / "run", [*small, "iterations=2", "optimizer.minibatch_sequences=4"]) as run:
-        run.fit()
-        assert all(torch.isfinite(p).all() for p in run.state.player.model.parameters())
-    rows = read_rows(run.run.metrics_file)
-    assert sum(row.get("skipped_steps", 0) for row in rows) == 1
-    assert "was skipped" in caplog.text
-
-
-@pytest.mark.integration
-def test_the_run_stops_where_asked_to_or_where_nothing_is_left(tmp_path, small, monkeypatch):
-    poison(monkeypatch, {0})
-    with (
-        start(tmp_path / "asked", [*small, "optimizer.on_nonfinite=stop"]) as run,
-        pytest.raises(TrainingError, match="iteration 1: "),
-    ):
-        run.fit()
+def test_a_run_of_which_no_step_is_left_ends_with_what_was_finite(tmp_path, small, monkeypatch):
     poison(monkeypatch, range(3, 10**6))
     overrides = [*small, "checkpoint_every=1", "keep_checkpoints=1", "optimizer.minibatch_sequences=1000"]
-    with start(tmp_path / "left", overrides) as run, pytest.raises(TrainingError, match="no loss"):
+    with start(tmp_path / "run", overrides) as run, pytest.raises(TrainingError):
         run.fit()
     (saved,) = checkpoint.checkpoints(run.run.checkpoints)
     agent, *_ = checkpoint.load(saved)
-    assert all(torch.isfinite(p).all() for p in agent.model.parameters()), "the last finite one was kept"
-
-
-@pytest.mark.integration
-def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
-    with start(tmp_path / "run", [*small, "checkpoint_every=1", "keep_checkpoints=1"]) as run:
-        real = run.learner._step
-
-        def overflow(*args):
-            done = real(*args)
-            if run.state.iteration == 2:
-                next(iter(run.state.policy.weights.values())).data.view(-1)[0] = float("inf")
-            return done
-
-        run.learner._step = overflow
-        with pytest.raises(TrainingError, match="step-000002"):
-            run.fit()
-    assert [p.name for p in checkpoint.checkpoints(run.run.checkpoints)] == ["step-000002"]
+    assert all(torch.isfinite(p).all() for p in agent.model.parameters())
 
 
 def turn(prompt, response):
@@ -158,7 +123,6 @@ TURN = st.builds(
 
 @pytest.mark.integration
 @given(st.lists(TURN, min_size=1, max_size=60), st.integers(1, 20), st.integers(0, 5), st.data())
-@settings(max_examples=200)
 def test_every_token_weighs_the_same_in_whichever_minibatch(turns, sequences, seed, data):
     made = batch_of(turns)
     useful = np.array(data.draw(st.lists(st.booleans(), min_size=len(turns), max_size=len(turns))))
@@ -178,7 +142,6 @@ def test_a_last_minibatch_is_no_smaller_than_the_others():
 
 
 @given(st.lists(TURN, min_size=1, max_size=30), st.integers(1, 40))
-@settings(max_examples=100)
 def test_a_micro_batch_has_no_more_tokens_than_allowed(turns, most):
     made = batch_of(turns)
     pieces = micro_batches(made, range(len(turns)), most)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from ragged_batches import quick
 
 from rollenv.trainers.prefixes import LEAST_SHARED, common_length, depth_first, path_to, tokens_in, tree
 
@@ -31,7 +30,6 @@ def cost(segments) -> int:
     return sum(segment.end - segment.before for segment in segments)
 
 
-@quick
 @given(INPUTS)
 def test_every_input_is_the_beginning_of_the_path_to_its_leaf(inputs):
     segments, leaf_of = tree(inputs)
@@ -42,7 +40,6 @@ def test_every_input_is_the_beginning_of_the_path_to_its_leaf(inputs):
     assert {segments[leaf].owner for leaf in leaf_of.values()} <= set(inputs)
 
 
-@quick
 @given(INPUTS)
 def test_segments_follow_their_parents_and_shared_ones_are_worth_it(inputs):
     segments, _ = tree(inputs)
@@ -59,7 +56,6 @@ def test_segments_follow_their_parents_and_shared_ones_are_worth_it(inputs):
     assert all(alone[leaf].owner == one for one, leaf in same.items())
 
 
-@quick
 @given(INPUTS)
 def test_long_common_beginnings_are_there_once(inputs):
     """Two inputs share all that they have in common, but for less than a segment at each branching."""
@@ -72,7 +68,6 @@ def test_long_common_beginnings_are_there_once(inputs):
                 assert held <= common_length(one, other) < held + LEAST_SHARED
 
 
-@quick
 @given(INPUTS)
 def test_leaves_are_visited_once_and_parts_of_the_tree_in_one_go(inputs):
     segments, leaf_of = tree(inputs)

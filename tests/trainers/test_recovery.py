@@ -46,6 +46,7 @@ MIXTURE = [
     f"{{name='b', env={{id='{words.ID}', kwargs={{turns=2}}}}, tasks={{kind='success_aware', pool=5}}}}]",
 ]
 PPO = ["algorithm.name=ppo", "algorithm.critic.lr=1e-3", "rewards.mean=running", "rewards.std=running"]
+LEVELS = ["tasks.kind=curriculum", "tasks.levels=[{turns=1}, {turns=2}, {turns=3}]", "tasks.window=6"]
 KL = ["kl.name=reward", "kl.target=0.01", "kl.horizon=100.0"]
 
 #: The command, with the environment of these tests.
@@ -156,7 +157,11 @@ def interrupt_after(iteration: int):
 
 @pytest.mark.combinations
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [["model.sync=copy", *KL], [*PPO, *MIXTURE]], ids=["copy", "critic"])
+@pytest.mark.parametrize(
+    "overrides",
+    [["model.sync=copy", *KL], [*PPO, *MIXTURE], ["model.lora.rank=4", "model.sync=auto", "kl.name=loss"], LEVELS],
+    ids=["copy", "critic", "adapters", "curriculum"],
+)
 def test_a_run_that_stops_after_any_iteration_goes_on_to_the_same_state(tmp_path, overrides):
     with start(tmp_path / "whole", overrides) as whole:
         whole.fit()
@@ -316,7 +321,7 @@ def test_a_run_whose_settings_this_version_cannot_read_is_not_resumed(tmp_path):
     [
         "seed=4", "env.kwargs.turns=2", "tasks.kind=rows", "model.precision=bfloat16", "rollout.group_size=4",
         "algorithm.name=ppo", "loss.name=gspo", "correction.name=tis", "kl.name=loss", "rewards.scale=2.0",
-        "optimizer.lr=1.0", "prompt.template='{state}'", "rollout.workers=2",
+        "iterations=0", "optimizer.lr=1.0", "prompt.template='{state}'", "rollout.workers=2",
     ],
 )  # fmt: skip
 def test_what_changes_training_may_not_change_on_resume(finished, setting):

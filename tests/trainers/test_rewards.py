@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv import UsageError
@@ -182,7 +182,6 @@ def test_every_instruction_has_a_case():
     assert {case[0] for case in CASES} == set(CHECKS)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60), st.sampled_from(CASES))
 def test_any_text_has_a_verdict(text, case):
     assert follows(text, {"id": case[0], **case[1]}) in (True, False)
@@ -346,7 +345,8 @@ def test_a_judge_is_not_asked_about_nothing():
     ("pattern", "response"),
     [(r"(a|a)+b", "a" * 60), (r".*<a>.*</a>.*<b>.*</b>.*<c>.*</c>", "<a></a><b></b><c>" * 3000)],
 )
-def test_a_pattern_that_backtracks_forever_is_no_match(pattern, response, caplog):
+def test_a_pattern_that_backtracks_forever_is_no_match(pattern, response, caplog, monkeypatch):
+    monkeypatch.setattr("rollenv.trainers.rewards.shape.PATIENCE", 0.2)
     assert worth(Format(pattern, missed=-0.5), answered(response)) == -0.5
     assert "took over" in caplog.text
 

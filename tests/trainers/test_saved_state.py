@@ -6,14 +6,12 @@ import copy
 
 import pytest
 import torch
-from tiny_runs import SIZE, policy_of, start, towards_texts, trained
+from tiny_runs import SIZE, policy_of, towards_texts, trained
 
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.trainers import checkpoint
-from rollenv.trainers.config import load_config
 from rollenv.trainers.policies.local import LocalPolicy
-from rollenv.trainers.trainer import Trainer
 
 
 @pytest.mark.combinations
@@ -28,21 +26,6 @@ def test_trained_weights_go_on_where_they_were(dtype, tmp_path):
     for each in (policy, other):
         towards_texts(each, 1e-4)
     assert all(torch.equal(weight, other.weights[name]) for name, weight in policy.weights.items())
-
-
-@pytest.mark.integration
-def test_a_resumed_run_goes_on_counting_versions(tmp_path, small):
-    whole = start(tmp_path / "whole", small)
-    with whole:
-        whole.fit()
-    part = start(tmp_path / "part", small)
-    with part:
-        part.config.iterations = 4
-        part.fit()
-    with Trainer(load_config("sokoban", small), part.run) as resumed:
-        assert resumed.state.player.version == 4
-        resumed.fit()
-        assert resumed.state.player.version == whole.state.player.version == 6
 
 
 def test_a_checkpoint_from_a_gpu_loads_without_one(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pickle
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rollenv
@@ -126,7 +126,6 @@ def drive(source, steps, waiting):
     return [(to_plain(task), task.origin) for task in given], source.metrics()
 
 
-@settings(max_examples=100, deadline=None)
 @given(shapes, outcomes, outcomes)
 def test_a_restored_source_goes_on_as_if_nothing_had_happened(shape, before, after):
     source, other = build(shape), build(shape)
@@ -141,7 +140,6 @@ def test_a_restored_source_goes_on_as_if_nothing_had_happened(shape, before, aft
     assert other.state_dict() == source.state_dict()
 
 
-@settings(max_examples=30, deadline=None)
 @given(shapes, outcomes)
 def test_the_state_is_a_snapshot(shape, steps):
     source = build(shape)
@@ -188,7 +186,6 @@ def test_a_state_of_another_data_set_is_refused_also_inside_a_mixture():
         build(("aware", 3, None, 0)).load_state_dict(build(("aware", 4, None, 0)).state_dict())
 
 
-@settings(max_examples=30, deadline=None)
 @given(shapes, st.integers(1, 20))
 def test_sources_are_endless_iterators_of_tasks_that_can_be_told_apart(shape, n):
     source = build(shape)
@@ -236,7 +233,6 @@ def test_groups_come_back_with_the_task_that_was_drawn(workers):
 # -- seeds -------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**48), st.integers(0, 50), st.integers(1, 20))
 def test_a_seed_depends_on_the_run_and_the_number_only(seed, start, n):
     whole = draw(SeedSource(LAKE, seed=seed), start + n)
@@ -251,7 +247,6 @@ def test_a_seed_depends_on_the_run_and_the_number_only(seed, start, n):
 # -- data sets ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.integers(0, 5), st.integers(1, 4))
 def test_every_row_comes_once_an_epoch(size, seed, epochs):
     source = DatasetSource(Rows(ROWS, size=size), seed=seed)
@@ -346,7 +341,6 @@ def test_levels_follow_success_and_failures_do_not_count():
 # -- mixtures ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.one_of(st.floats(0.01, 100), st.integers(1, 9)), min_size=1, max_size=6), st.integers(1, 300))
 def test_after_every_draw_each_source_has_its_share_to_within_a_task(ratios, n):
     source = MixtureSource({str(i): (ratio, SeedSource(LAKE)) for i, ratio in enumerate(ratios)})
@@ -446,7 +440,6 @@ def test_a_bounded_filter_fills_the_batch_with_what_is_there(caplog):
     assert [record.message.split()[0] for record in caplog.records] == ["5", "5"], "once a batch"
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.booleans(), max_size=60), st.integers(0, 4), st.integers(1, 4))
 def test_a_bounded_filter_keeps_what_is_good_and_drops_no_more_than_it_may(good, drops, groups):
     keep = filters.Bounded(filters.varied(), drops, groups)

@@ -9,7 +9,7 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_dialects import ANSWERS, ASKED, CHAT, IDS, RESPONSES, every_dialect, nothing_stored
 
@@ -155,7 +155,6 @@ class Writer:
 
 
 @pytest.mark.parametrize("path", IDS)
-@settings(max_examples=30, deadline=None)
 @given(chat=chats(), seed=st.integers(0))
 def test_a_chat_that_a_client_writes_is_read_as_it_was(path, chat, seed):
     write = getattr(Writer(seed), path.split("/")[0])
@@ -400,7 +399,6 @@ def spoilt(draw):
 
 @pytest.mark.combinations
 @every_dialect
-@settings(max_examples=60, deadline=None)
 @given(body=spoilt())
 def test_any_json_is_read_or_refused(dialect, body):
     stored = {"1": ANSWERS["all"]}.get

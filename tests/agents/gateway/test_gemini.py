@@ -7,7 +7,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_dialect_requests import TOOL, chats, junk
 from test_dialects import every_answer, nothing_stored, parsed, same
@@ -55,7 +55,6 @@ def written(chat, snake):
     }
 
 
-@settings(max_examples=30, deadline=None)
 @given(chat=chats(), snake=st.booleans())
 def test_a_chat_that_a_client_writes_is_read_as_it_was(chat, snake):
     first = [message for message in chat[:1] if message.role == "system"]
@@ -167,7 +166,6 @@ def test_what_cannot_be_read_is_refused(body, words):
         GEMINI.read(body, nothing_stored)
 
 
-@settings(max_examples=60, deadline=None)
 @given(found=junk, chat=chats(), seed=st.integers(0))
 def test_any_json_is_read_or_refused(found, chat, seed):
     chance = random.Random(seed)

@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import rollenv
@@ -60,7 +60,6 @@ def test_two_boxes_in_a_row_do_not_move():
     assert board.move(start, 1) is None
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([(5, 6, 1), (6, 6, 1), (6, 6, 2), (7, 6, 2)]))
 def test_the_solver_finds_a_shortest_solution(seed, size):
     height, width, boxes = size
@@ -73,7 +72,6 @@ def test_the_solver_finds_a_shortest_solution(seed, size):
     assert state.boxes == made.board.targets
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 3), max_size=25))
 def test_the_solver_knows_when_there_is_no_solution(seed, wander):
     made = level(seed)
@@ -85,7 +83,6 @@ def test_the_solver_knows_when_there_is_no_solution(seed, wander):
     assert (None if moves is None else len(moves)) == shortest
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.integers(5, 9),
@@ -255,7 +252,6 @@ def test_observations(tmp_path):
     assert suffix(observation="compact") == "_____\nPaa Xac Oae"
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.sampled_from(DIRECTIONS), max_size=20))
 def test_every_observation_tells_the_whole_state(seed, walk):
     """Environments in different formats go through the same states, and equal texts mean equal states."""
@@ -418,7 +414,6 @@ def test_a_seed_gives_the_same_level_in_every_version(env_id, kwargs, seeds, dig
     assert seen.hexdigest()[:16] == digest
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 3), st.lists(st.integers(0, 3), max_size=12))
 def test_a_solver_that_was_used_before_answers_as_a_new_one(seed, boxes, wander):
     made = level(seed, height=7, width=7, boxes=boxes)

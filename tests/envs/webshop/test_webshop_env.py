@@ -230,7 +230,7 @@ def test_the_same_query_whatever_its_spaces_and_case(make):
     assert len(results) == 1
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.text(max_size=40), st.integers(0, 30)), max_size=25), st.integers(0, 2**32))
 def test_no_sequence_of_actions_breaks_it(make, moves, seed):
     env, twin = make(max_steps=100), make(max_steps=100)

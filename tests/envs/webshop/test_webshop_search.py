@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv.envs.webshop.analysis import STOP_WORDS, analyse, stem, tokens
@@ -93,7 +93,6 @@ def test_a_stored_length_keeps_four_bits(length):
 WORDS = ("red", "shoe", "lamp", "tea", "chair", "the", "blue", "tables")
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from(WORDS), max_size=60), min_size=1, max_size=12),
     st.lists(st.sampled_from((*WORDS, "unheard")), max_size=6),

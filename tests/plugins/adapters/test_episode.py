@@ -37,6 +37,8 @@ class Wrong(rollenv.Env):
     def _step(self, action):
         if self.what == "an echo":
             return action, 1.0, False, False, {}
+        if action == "raise":
+            raise RuntimeError("two\nlines")
         return sys.exit(3) if action == "exit" else WRONG[self.what]
 
 
@@ -70,11 +72,13 @@ def test_wrong_results_of_a_reset_are_one_line(what):
     episode.close()
 
 
-def test_an_environment_that_exits_does_not_end_the_trainer():
+@pytest.mark.parametrize(("action", "said"), [("exit", "SystemExit: 3"), ("raise", "RuntimeError: two lines")])
+def test_an_environment_that_exits_or_raises_ends_its_episode_alone(action, said):
     with TextEpisode("test:Wrong-v0", what="four", where="step") as episode:
         episode.start(3)
-        with pytest.raises(EpisodeFailed, match="SystemExit: 3"):
-            episode.step("exit")
+        with pytest.raises(EpisodeFailed, match=f"turn 1: {said}"):
+            episode.step(action)
+        assert episode.step("x") == (OVER, 0.0)
 
 
 @pytest.mark.parametrize("failure", [OSError("the disk\nis full"), SystemExit(3)])

@@ -12,6 +12,11 @@ from rollenv.remote.protocol import ServerLost
 TINY = "game:Sokoban-v0-tiny"
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 @pytest.mark.combinations
 @pytest.mark.parametrize("env_id", [TINY, "gym:CliffWalking-v1", "tools:Shop-v0"])
 def test_episodes_are_the_same(server, env_id):

@@ -372,7 +372,7 @@ def test_tokens_and_owners(serve, tmp_path):
         name: new_token(name, [scope]) for name, scope in (("ann", "sandboxes"), ("bob", "sandboxes"), ("eve", "admin"))
     }
     (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--protocols", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "2")
+    served = serve("--protocols", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "2", workers=1)
     key = {name: {"X-API-Key": token} for name, (token, _) in made.items()}
     for headers in ({}, {"X-API-Key": "e2b_" + "0" * 40}, key["eve"], {"Authorization": "Basic dXNlcjo="}):
         refused = patient.post(f"{served.http}/e2b/v2/sandboxes", headers=headers, content=b"{")

@@ -13,6 +13,11 @@ from websockets.sync.client import connect
 import rollenv
 
 
+@pytest.fixture(scope="module")
+def server(shared_server):
+    return shared_server
+
+
 @pytest.fixture
 def openenv(server):
     with connect(f"ws://127.0.0.1:{server.port}/openenv/game:Sokoban-v0-tiny/ws") as socket_:
@@ -125,7 +130,7 @@ def test_openenv_over_http(server):
 
 
 def test_openenv_without_room(serve):
-    served = serve("--sessions", "1")
+    served = serve("--sessions", "1", workers=1)
     url = f"ws://127.0.0.1:{served.port}/openenv/test:Echo-v0/ws"
     with connect(url), connect(url) as second:
         told = json.loads(second.recv(10))

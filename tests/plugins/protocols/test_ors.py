@@ -292,7 +292,7 @@ def candidate(*messages):
 
 
 def test_groups_are_scored_by_the_owners_function(serve):
-    served = serve("--protocols", "ors", "--group-reward", "oddities:by_length")
+    served = serve("--protocols", "ors", "--group-reward", "oddities:by_length", workers=1)
     ors = Ors(served.http, "test:Rows-v0")
     assert ors.post("score_group", candidates=[candidate(said(text("x")))]).status_code == 410, "there is no session"
     ors.begin(split="train", index=2)
@@ -324,7 +324,7 @@ def test_a_group_reward_that_is_none_starts_no_server():
 
 
 def test_without_room_clients_wait(serve):
-    served = serve("--protocols", "ors", "--sessions", "1")
+    served = serve("--protocols", "ors", "--sessions", "1", workers=1)
     one, two = Ors(served.http).begin(), Ors(served.http)
     refused = two.create()
     assert (refused.status_code, refused.headers["x-backend-state"]) == (503, "starting")

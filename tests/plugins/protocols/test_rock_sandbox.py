@@ -132,7 +132,7 @@ def test_sandboxes_that_there_are_not(api, terms):
 
 
 def test_a_server_without_room(serve):
-    api = Api(serve("--protocols", "rock", "--sandboxes", "1").http)
+    api = Api(serve("--protocols", "rock", "--sandboxes", "1", workers=1).http)
     first = api.call("start", image="x")["sandbox_id"]
     assert "taken" in api.failed("start_async", 5000)
     api.call("stop", sandbox_id=first)
