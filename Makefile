@@ -120,8 +120,8 @@ peers: $(PEERS:%=.bench/%/installed)
 .bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(BASE)
 .bench/trackers/installed: PACKAGES := mlflow-skinny==3.17.2 sqlalchemy alembic swanlab==0.10.3 $(BASE)
 .bench/jupyter/installed: PACKAGES := ipykernel jupyter-client
-.bench/newest/installed: PACKAGES := --constraint constraints.txt --editable '.[train,lora,serve,envs]' 'anthropic>=2' 'google-genai>=3' 'openai>=2' 'pytest>=8' 'pytest-xdist>=3' 'pytest-instafail>=0.5' 'hypothesis>=6.100'
-.bench/lowest/installed: PACKAGES := --resolution lowest-direct --constraint constraints.txt --editable '.[train,lora,serve,envs]' 'anthropic>=2' 'google-genai>=3' 'openai>=2' 'pytest>=8' 'pytest-xdist>=3' 'pytest-instafail>=0.5' 'hypothesis>=6.100'
+.bench/newest/installed: PACKAGES := --constraint constraints.txt --editable '.[train,lora,serve,envs]' 'anthropic>=2' 'google-genai>=3' 'openai>=3' 'pytest>=8' 'pytest-xdist>=3.8' 'pytest-instafail>=0.5' 'hypothesis>=6.100'
+.bench/lowest/installed: PACKAGES := --resolution lowest-direct --constraint constraints.txt --editable '.[train,lora,serve,envs]' 'anthropic>=2' 'google-genai>=3' 'openai>=3' 'pytest>=8' 'pytest-xdist>=3.8' 'pytest-instafail>=0.5' 'hypothesis>=6.100'
 # Its bound of certifi is that of the day it appeared.
 .bench/harbor/installed: NAKED := harbor==0.25.0
 .bench/harbor/installed: PACKAGES := shortuuid toml requests pyyaml tenacity python-dotenv litellm jinja2 dirhash packaging semver fastapi uvicorn pathspec supabase filelock platformdirs pyjwt jsonschema $(BASE)

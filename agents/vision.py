@@ -344,6 +344,15 @@ def trains_vision(model: PreTrainedModel) -> bool:
     return any(p.requires_grad for part in vision_parts(model).values() for p in part.parameters())
 
 
+def require_transformers() -> None:
+    """Refuse releases of transformers that are older than what models that see need."""
+    if Version(transformers.__version__) < Version(NEEDED):
+        raise UsageError(
+            f"models that see need transformers {NEEDED} or newer, and {transformers.__version__} is installed: "
+            f"pip install --upgrade 'transformers>={NEEDED}'"
+        )
+
+
 def load_vision(
     path: str, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, how: Mapping[str, Any]
 ) -> VisionFamily | None:
@@ -360,11 +369,7 @@ def load_vision(
             files[name] = Path(found).read_text(encoding="utf-8")
     if not files:
         return None
-    if Version(transformers.__version__) < Version(NEEDED):
-        raise UsageError(
-            f"models that see need transformers {NEEDED} or newer, and {transformers.__version__} is installed: "
-            f"pip install --upgrade 'transformers>={NEEDED}'"
-        )
+    require_transformers()
     settings = json.loads(files.get("processor_config.json", "{}"))
     own = {name: value for name, value in settings.items() if isinstance(value, int | str)}
     try:

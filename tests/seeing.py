@@ -120,12 +120,16 @@ def drawn(number: int, width: int = 84, height: int = 56) -> Picture:
     return picture(pixels)
 
 
+def skip_older_transformers() -> None:
+    if Version(transformers.__version__) < Version(NEEDED):
+        pytest.skip(f"needs transformers >= {NEEDED}")
+
+
 def seeing(
     family: str = "qwen2_vl", prompt: StepPrompt | ChatPrompt | None = None, *, template: str = "", **sampling: Any
 ) -> LocalAgent:
     """Build an agent of a family with random weights."""
-    if Version(transformers.__version__) < Version(NEEDED):
-        pytest.skip(f"needs transformers >= {NEEDED}")
+    skip_older_transformers()
     model, tokenizer = {"smolvlm": _smol, "gemma3": _gemma, "llava": _llava}.get(family, lambda: _qwen(family))()
     if template:
         tokenizer.chat_template = template

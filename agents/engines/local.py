@@ -33,6 +33,7 @@ from rollenv.core.needs import extra
 with extra("train", "Running a model"):
     import torch
 
+    from rollenv.agents.engines import packed_linear
     from rollenv.agents.engines.adapters import Adapter
     from rollenv.agents.engines.kv_cache import BatchCache, Distributions, cache_argument
     from rollenv.agents.engines.radix import PrefixCache
@@ -186,12 +187,14 @@ class LocalEngine:
         The model, which may be trained, keeps its float32 weights.
 
         Raises:
-            UsageError: for another name, or bfloat16 if the model is on a GPU.
+            UsageError: for another name, or bfloat16 if the model is on a GPU or the CPU cannot multiply in it.
         """
         if name not in ("float32", "bfloat16"):
             raise UsageError(f"a model on a CPU multiplies in float32 or bfloat16, not in {name!r}")
         if name == "bfloat16" and self.model.device.type != "cpu":
             raise UsageError("precision is for models on CPUs; on a GPU a model plays in the type that it is stored in")
+        if name == "bfloat16" and not packed_linear.multiplies_in_bfloat16():
+            raise UsageError("this CPU has no instructions for bfloat16, such as AVX512; take float32")
         self.precision = getattr(torch, name)
         self._batch = BatchCache(self.model, self.precision)
 

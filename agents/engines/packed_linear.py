@@ -18,6 +18,15 @@ _PLAIN_CALLS = 6
 _SMALLEST, _LARGEST = 1 << 25, 1 << 30
 
 
+def multiplies_in_bfloat16() -> bool:
+    """Return whether this CPU has the instructions for packed weights in bfloat16."""
+    return _packs() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _packs() -> bool:
+    return bool(torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available())
+
+
 class PackedLinears:
     """The linear layers of a model with their weights in oneDNN's layout.
 
@@ -31,11 +40,8 @@ class PackedLinears:
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype = torch.float32):
         self._calls = 0
         size = sum(parameter.nbytes for parameter in model.parameters())
-        on_cpu = (
-            model.device.type == "cpu" and torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
-        )
         asked = dtype != torch.float32
-        pays = on_cpu and (asked or _SMALLEST <= size <= _LARGEST)
+        pays = model.device.type == "cpu" and _packs() and (asked or _SMALLEST <= size <= _LARGEST)
         self._max_rows, self._plain_calls = (sys.maxsize, 0) if asked else (_MAX_ROWS, _PLAIN_CALLS)
         self.layers = [
             _Layer(module, dtype)

@@ -22,7 +22,7 @@ from transformers import (
 
 from rollenv.agents.engines.base import attach_vision
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.agents.vision import GROUP, VisionFamily
+from rollenv.agents.vision import GROUP, VisionFamily, require_transformers
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
 from rollenv.core.plugins import load
@@ -106,6 +106,7 @@ def picture_tokens(image: Picture, size: TinySize) -> int:
 
 def _seeing(shape: dict[str, Any], size: TinySize, tokenizer: Qwen2Tokenizer) -> PreTrainedModel:
     """Build a Qwen2-VL, and let its tokenizer see too."""
+    require_transformers()  # before a training whose model could not be loaded
     with extra("train", "A model that sees"):
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 

@@ -26,6 +26,7 @@ from transformers import (
 
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
+from rollenv.agents.engines import packed_linear
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.engines.local import LocalEngine, context_length
 from rollenv.agents.engines.scoring import score
@@ -510,6 +511,7 @@ def test_model_of_forty_megabytes_draws_with_its_current_weights():
         asyncio.run(engine.update_weights())
 
 
+@pytest.mark.skipif(not packed_linear.multiplies_in_bfloat16(), reason="this CPU has no instructions for bfloat16")
 def test_bfloat16_draws_close_to_the_models_own_probabilities_and_follows_new_weights(model):
     model = copy.deepcopy(model)
     engine = LocalEngine(model, STOP)
@@ -530,3 +532,9 @@ def test_bfloat16_draws_close_to_the_models_own_probabilities_and_follows_new_we
 def test_a_precision_that_is_none_is_refused(model):
     with pytest.raises(UsageError, match="bfloat16"):
         LocalEngine(model, STOP).set_precision("int8")
+
+
+def test_bfloat16_is_refused_where_the_cpu_has_no_instructions_for_it(model, monkeypatch):
+    monkeypatch.setattr(packed_linear, "multiplies_in_bfloat16", lambda: False)
+    with pytest.raises(UsageError, match="float32"):
+        LocalEngine(model, STOP).set_precision("bfloat16")

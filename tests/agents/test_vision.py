@@ -15,6 +15,8 @@ from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import is_picture_token
 
@@ -198,8 +200,11 @@ def test_a_picture_larger_than_the_context_fills_it():
 def test_an_older_transformers_is_refused_for_models_that_see(tmp_path, monkeypatch):
     seeing().save(tmp_path)
     monkeypatch.setattr(vision, "NEEDED", "99.0")
-    with pytest.raises(UsageError, match=r"transformers 99\.0 or newer, and \d+\.\d+\S* is installed"):
+    said = r"transformers 99\.0 or newer, and \d+\.\d+\S* is installed"
+    with pytest.raises(UsageError, match=said):
         LocalAgent.load(tmp_path)
+    with pytest.raises(UsageError, match=said):
+        build_model(TinySize(), build_tokenizer(["up down"], 300, sees=True), 0)
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "smolvlm"])

@@ -16,7 +16,8 @@ from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.workers.processes import ProcessWorkers
 
-LIMITS = EpisodeLimits(reset=2.0, step=2.0, agent=30.0, max_replays=0, max_backoff=0.0, max_replacements=0)
+# A random agent waits for its environment's worker: its deadline is beyond those that find the worker stopped.
+LIMITS = EpisodeLimits(reset=2.0, step=2.0, agent=300.0, max_replays=0, max_backoff=0.0, max_replacements=0)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -28,6 +28,9 @@ SMALL = [
     "eval.episodes=4", "eval.every=2", "model.sync=copy", "optimizer.epochs=1",
 ]  # fmt: skip
 
+#: Seconds that ranks may take on a busy machine.
+_HANGS = 600
+
 
 def register() -> None:
     rollenv.list_envs()
@@ -42,12 +45,12 @@ def settings(*overrides: str):
 
 
 def _joined(number: int, count: int, folder: Path, work, given) -> None:
-    faulthandler.dump_traceback_later(100)
+    faulthandler.dump_traceback_later(_HANGS - 20)
     torch.set_num_threads(1)
     register()
     try:
         torch.distributed.init_process_group(
-            "gloo", rank=number, world_size=count, init_method=f"file://{folder}/meet", timeout=timedelta(seconds=60)
+            "gloo", rank=number, world_size=count, init_method=f"file://{folder}/meet", timeout=timedelta(seconds=300)
         )
         answer = work(Ranks.joined(torch.device("cpu")), *given)
         torch.distributed.destroy_process_group()
@@ -70,7 +73,7 @@ class Together:
         for process in self.processes:
             process.start()
 
-    def end(self, seconds: float = 120) -> dict[int, object]:
+    def end(self, seconds: float = _HANGS) -> dict[int, object]:
         """What each process returned or raised; nothing of those that died."""
         for process in self.processes:
             process.join(seconds)

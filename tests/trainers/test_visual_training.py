@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from seeing import seeing
+from seeing import seeing, skip_older_transformers
 from tiny_runs import chat_model, numbers, start
 
 from rollenv import UsageError
@@ -27,6 +27,7 @@ def _own_cache(tmp_path, monkeypatch):
 
 
 def test_a_visual_run_trains_and_resumes_to_the_same_numbers(tmp_path):
+    skip_older_transformers()
     whole = start(tmp_path / "whole", (*SMALL, "iterations=2"), "visual_lake")
     whole.fit()
     part = start(tmp_path / "part", (*SMALL, "iterations=1"), "visual_lake")
