@@ -20,7 +20,7 @@ _SMALLEST, _LARGEST = 1 << 25, 1 << 30
 
 def multiplies_in_bfloat16() -> bool:
     """Return whether this CPU has the instructions for packed weights in bfloat16."""
-    return _packs() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return _packs() and "AVX512" in torch.backends.cpu.get_cpu_capability()
 
 
 def _packs() -> bool:
