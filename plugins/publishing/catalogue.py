@@ -68,6 +68,8 @@ def measure(
 ) -> Iterator[Row]:
     """Measure environments whose rows are missing, stale or lack one of the agents, and append their rows to a file.
 
+    A row that ran out of time is measured again: other work may have run beside it.
+
     Args:
         agents: further players by name, such as models.
         episodes: of each check and each player.
@@ -76,7 +78,7 @@ def measure(
     before = read(file)
     for env_spec in specs:
         row = before.get(env_spec.id, {})
-        if row.get("fingerprint") != fingerprint(env_spec):
+        if row.get("fingerprint") != fingerprint(env_spec) or "returns" in row["refused"]:
             (judged,) = judge([env_spec.id], [], episodes, timeout)
             row = row_of(env_spec, judged)
         elif not set(agents) - set(row["models"]):
