@@ -20,8 +20,8 @@ def row(env_id, expert=1.0, random=0.0, refused=(), **more):
         kind: {"name": kind, "episodes": 8, "success": success, "reward": success, "turns": 2.0}
         for kind, success in (("expert", expert), ("random", random), ("unearned", 0.0))
     }
-    about = {"fingerprint": "", "tasks": "by seed", "levels": 2, "abilities": ["state"], "players": players}
-    return {"id": env_id, "refused": list(refused), "models": {}, **about, **more}
+    about = {"fingerprint": "", "tasks": "by seed", "levels": 2, "abilities": ["state"], "sources": []}
+    return {"id": env_id, "refused": list(refused), "models": {}, "players": players, **about, **more}
 
 
 def write(file, *rows):
