@@ -14,6 +14,7 @@ import rollenv
 from rollenv.agents.base import Action, Agent, OracleAgent, RandomAgent
 from rollenv.agents.scripted import ReplayAgent
 from rollenv.cli.main import app
+from rollenv.core import registry
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import picture
 from rollenv.plugins.adapters.atif import from_atif
@@ -179,8 +180,9 @@ class Reader(rollenv.Env):
         return observation, 0.0, "read" not in action, False, {"use_tool": True, "tool_responses": [self.text]}
 
 
-def test_a_result_that_looks_like_several_is_one_message(tmp_path):
+def test_a_result_that_looks_like_several_is_one_message(tmp_path, monkeypatch):
     name = "exports:Reader-v0"
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
     rollenv.register(name, Reader)
     call = '<tool_call>{"name": "read", "arguments": {}}</tool_call>'
     rows = [{"env_id": name, "seed": 0, "actions": [call, "Done."]}]
