@@ -126,23 +126,30 @@ class RewardModel(LocalAgent):
         return out
 
     def rewards(self, trajectories: Sequence[Trajectory]) -> list[float]:
-        """Score episodes in standard deviations above the mean of those that were trained on."""
-        played = sorted(
-            (i for i, t in enumerate(trajectories) if t.turns), key=lambda i: len(whole_ids(trajectories[i]))
-        )
+        """Score episodes in standard deviations above the mean of those that were trained on.
+
+        Raises:
+            UsageError: an episode was played without tokens.
+        """
+        read = [whole_ids(t) for t in trajectories]
+        for trajectory, ids in zip(trajectories, read, strict=True):
+            if trajectory.turns and not ids and trajectory.turns[-1].finish != "forfeit":
+                env_id = trajectory.task.env_id
+                raise UsageError(f"an episode of {env_id} has no tokens to score: play it with a model, as local:MODEL")
+        played = sorted((i for i, ids in enumerate(read) if ids), key=lambda i: len(read[i]))
         scores = [0.0] * len(trajectories)
         with torch.no_grad():
             for piece in (played[i : i + _AT_ONCE] for i in range(0, len(played), _AT_ONCE)):
-                found = self.scores([whole_ids(trajectories[i]) for i in piece]).tolist()
+                found = self.scores([read[i] for i in piece]).tolist()
                 for i, score in zip(piece, found, strict=True):
                     scores[i] = score
         return [(score - self.mean) / self.std for score in scores]
 
 
 def whole_ids(trajectory: Trajectory) -> Ids:
-    """Return the last prompt and answer of an episode: for a conversation, all of it."""
-    last = trajectory.turns[-1]
-    return (*last.prompt_ids, *last.response_ids)
+    """Return the last prompt and answer of an episode: for a conversation, all of it; empty if it has no tokens."""
+    last = next((turn for turn in reversed(trajectory.turns) if turn.prompt_ids), None)  # a forfeit has none
+    return (*last.prompt_ids, *last.response_ids) if last else ()
 
 
 def pairs_of(groups: Sequence[Group]) -> list[Group]:

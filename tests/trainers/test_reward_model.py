@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,8 @@ def test_rewards_are_in_deviations_of_the_scores_that_were_trained_on_and_clippe
     assert abs(asyncio.run(reward(shown))) <= 0.01
     with pytest.raises(UsageError, match="tokenizer"):
         asyncio.run(reward(episode(0.0, 10**6)))
+    with pytest.raises(UsageError, match="no tokens"):
+        scorer.rewards([shown, replace(shown, turns=[replace(shown.turns[0], prompt_ids=(), response_ids=())])])
 
 
 def test_training_may_see_the_reward_model_alone_and_logs_the_true_reward(trained, model, tmp_path):
