@@ -359,7 +359,7 @@ def test_the_command_compares_two_folders(rollenv_command, tmp_path):
         ((TINY, "nokey"), "not of the form key=value"),
         ((TINY, "nokey=1"), "takes no argument 'nokey'"),
         ((TINY, "--calls", "xml"), "--calls is auto"),
-        ((TINY, "--calls", "native"), "for chat agents"),
+        ((TINY, "--calls", "native"), "--calls native is for endpoints"),
         ((TINY, "--resume"), "needs --out"),
         ((TINY, "-a", "replay:nothing.jsonl"), "cannot read stored answers"),
         ((TINY, "-a", "chat:m"), "needs --base-url"),

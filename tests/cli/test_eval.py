@@ -98,7 +98,7 @@ def test_an_evaluation_in_processes_gives_the_same(rollenv_command):
         (("eval", ENV, "-w", "many"), "there are no workers 'many'"),
         (("eval", ENV, "-w", "ray:0"), "there are no workers 'ray:0'"),
         (("eval", ENV, "-a", "chat:gpt"), "needs --base-url"),
-        (("health", "nowhere"), "there is no nowhere"),
+        (("health", "nowhere"), "cannot read nowhere"),
     ],
 )
 def test_bad_input_is_explained(rollenv_command, args, says):

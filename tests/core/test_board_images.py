@@ -263,8 +263,20 @@ def test_visual_ids_keep_the_contract(env_id):
     rollenv.check_env(rollenv.make(env_id, images="only"), episodes=2)
 
 
+#: Ids whose boards are drawn for people: an agent reads commands and answers.
+FOR_PEOPLE = ["textcraft:Generated-v0"]
+
+
+@pytest.mark.parametrize("env_id", FOR_PEOPLE)
+def test_a_board_that_the_text_does_not_show_is_no_picture_for_agents(env_id):
+    with pytest.raises(UsageError, match="images='only'"):
+        rollenv.make(env_id, images="only").reset(seed=0)
+
+
 @pytest.mark.integration
-@pytest.mark.parametrize("env_id", [s.id for s in rollenv.list_envs() if picture_of(s.id) and not s.missing])
+@pytest.mark.parametrize(
+    "env_id", [s.id for s in rollenv.list_envs() if picture_of(s.id) and not s.missing and s.id not in FOR_PEOPLE]
+)
 @pytest.mark.parametrize("images", ["only", "also"])
 def test_every_id_with_a_board_keeps_the_contract_with_pictures(env_id, images):
     slippery = "FrozenLake" in env_id  # its expert loses some episodes to the ice
