@@ -30,7 +30,7 @@ def updated(
 def run(tmp_path: Path) -> Path:
     run = keep(tmp_path / "läuft", trajectory(1), trajectory(2), iteration=0)
     (run / "metrics.jsonl").write_text('{"iteration": 0, "eval/success": 1.0}\n{"iteration": 1}\n{"iteration": 2}\n')
-    lines = [updated(i, member=member, seed=i) for i in (1, 2) for member in range(3)]
+    lines = [updated(i, member=member, seed=i) for i in (1, 2) for member in range(20)]
     (run / "updates.jsonl").write_text("".join(lines))
     return run
 
@@ -43,7 +43,7 @@ def test_every_number_of_a_token_is_shown_and_why_it_was_not_trained_on(show: Op
     tab = show(page_of(run))
     assert tab.evaluate("state.rows.length") == 2, "evaluations come first"
     tab.get_by_label("Episodes", exact=True).first.select_option("of updates")
-    assert tab.evaluate("state.rows.length") == 6
+    assert tab.evaluate("state.rows.length") == 40
     tab.get_by_role("tab", name="Tokens").click()
     shown = facts(tab)
     assert shown["Engine"] == "0.905 (log-probability -0.1000)"
@@ -66,6 +66,12 @@ def test_an_address_opens_a_token_and_follows_what_is_looked_at(show: Open, run:
     expect(tab.locator(".about")).to_contain_text("2 of 2")
     assert tab.evaluate("[columns.iteration[state.current], columns.member[state.current], state.part]") == [2, 2, 1]
     assert tab.evaluate("location.hash") == address
+    for ep in (20, 1):
+        tab.evaluate(f"location.hash = '#it=1&of=update&ep={ep}'")
+        expect(tab.locator(".list [aria-selected=true]")).to_contain_text(f"episode {ep}, update 1")
+        expect(tab.locator(".list [aria-selected=true]")).to_be_in_viewport()
+    tab.evaluate(f"location.hash = {json.dumps(address)}")
+    expect(tab.locator(".about")).to_contain_text("2 of 2")
     tab.locator(".tokens").focus()
     tab.keyboard.press("ArrowLeft")
     assert tab.evaluate("location.hash") == address.replace("token=2", "token=1")

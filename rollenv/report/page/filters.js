@@ -153,8 +153,8 @@ function list() {
   new ResizeObserver(draw).observe(box);
   listeners.push(what => {
     if (what === "filter") box.scrollTop = 0;
+    draw();  // the list has its new height before it scrolls
     reveal();
-    draw();
   });
   return box;
 }

@@ -63,7 +63,7 @@ function start() {
     const hidden = state.part !== columns.part[place.row];
     Object.assign(state, {part: columns.part[place.row], current: place.row});
     if (hidden || !state.rows.includes(place.row)) refilter();
-    if (state.current !== place.row) select(place.row);
+    select(place.row);
     pane.visit(place).then(() => place.token || section.scrollIntoView());
     return true;
   };
