@@ -490,6 +490,8 @@ def test_pictures_are_shown_as_the_model_saw_them(show: Open, tmp_path: Path):
         assert images.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [seen[0].width, seen[0].height]
         if turn < len(played[0].turns):
             tab.get_by_label("Next turn").click()
+    tab.get_by_role("tab", name="Conversation").click()
+    assert tab.locator("[role=tabpanel] img").count() == len(played[0].turns) + 1, "one for each observation"
     (gone,) = played[0].turns[0].images
     (out / "pictures" / f"{gone.sha256}.png").unlink()
     tab = show(write_report([out], out / "report.html"))

@@ -166,7 +166,7 @@ function prompt(turn, turns, now) {
     for (const {p} of turns.slice(0, now.frame + 1)) if (p && p.length > 1) text = text.slice(0, p[1]) + p[2];
     return [el("div", {class: "dim small"}, `${plural(turn.p[0], "token")}, exactly as the model read them`), pre(text)];
   }
-  if (turns.some(t => t.m)) return messages(turns.slice(0, now.frame + 1), false);
+  if (turns.some(t => t.m)) return messages(turns.slice(0, now.frame + 1), false, null, now.episode);
   if (turn.p) return nothing(`The prompt had ${plural(turn.p[0], "token")}. Its text is not shown: the model's tokenizer was not found, or the package tokenizers is not installed.`);
   return nothing("No prompt is stored: this agent has none, or it was left out to save space.");
 }
@@ -200,14 +200,16 @@ function talk(turn, turns, now) {
 }
 
 // What was said up to a turn. With withReply the last turn's reply too.
-function messages(turns, withReply, last = null, episode = {}) {
+function messages(turns, withReply, last, episode) {
   const out = [];
+  const seen = where => where.g?.length ? [pictures(where.g.map(number => episode.G[number]))] : [];
   turns.forEach((turn, n) => {
     if (turn.m) for (const message of turn.m) out.push(...oneMessage(message));
     else out.push(...heard(turn.o || ""));
+    out.push(...seen(turn));
     if (withReply || n < turns.length - 1) out.push(...said(turn.w || turn.x || "", seatName(episode, turn.s) || "agent"));
   });
-  if (last) out.push(...heard(last));
+  if (last) out.push(...heard(last), ...seen(episode));
   return out.length ? out : nothing("Nothing was said.");
 }
 
