@@ -411,6 +411,11 @@ def _column(path: str, columns: Sequence[str], what: str, named: str, known: Seq
         raise UsageError(f"{path} has no column {named!r} for {what}=; it has {', '.join(columns)}; {hint}")
     by_name = {column.lower().replace(" ", "_"): column for column in reversed(columns)}
     found = named or next((by_name[name] for name in known if name in by_name), "")
+    if not found and {"task", "turns"} <= set(columns):
+        raise UsageError(
+            f"{path} holds played episodes, not questions: look at them with `rollenv view`, learn them with "
+            "`rollenv sft`, or play a run's model with --agent local:FOLDER"
+        )
     if not found and what in ("question", "answer"):
         raise UsageError(f"{path} has the columns {', '.join(columns)}; say which one it is with {what}=COLUMN")
     return found

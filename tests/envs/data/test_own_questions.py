@@ -344,6 +344,7 @@ def test_clients_of_a_server_cannot_read_its_files():
         ([{"question": "x?", "choices": ["a", "b"], "answer": "C"}], r"row 1: the answer 'C' is none of the choices"),
         ([{"question": "x?", "choices": ["a", "b"], "answer": 3}], r"row 1: the answer 3 is none of the choices"),
         ([{"messages": [], "id": 1}], r"own.jsonl has the columns messages, id; say which one it is with question="),
+        ([{"task": {}, "turns": []}], r"own.jsonl holds played episodes, not questions: .* --agent local:"),
     ],
 )
 def test_a_broken_file_gets_one_line_with_file_and_row(rows, error):
