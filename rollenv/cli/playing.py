@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from rollenv.cli import completion
 from rollenv.cli.common import (
     AGENT_HELP,
     CONCURRENT,
+    TICK,
     AgentOptions,
     ProgressLine,
     console,
@@ -285,10 +287,20 @@ class Dashboard:
                 self._add(trajectory)
         self._show()  # so that only what is played from here on counts for the time that is left
         if not progress_console.is_terminal or progress_console.quiet:
-            yield self
+            over = threading.Event()
+            threading.Thread(target=self._tell_until, args=(over,), daemon=True).start()
+            try:
+                yield self
+            finally:
+                over.set()
             return
         with Live(console=progress_console, transient=True, refresh_per_second=4, get_renderable=lambda: self.draw()):
             yield self
+
+    def _tell_until(self, over: threading.Event) -> None:
+        """Print a line now and then, also while no episode ends."""
+        while not over.wait(6 * TICK):
+            self._show()
 
     def count(self, trajectory: Trajectory) -> None:
         """Count a finished episode."""
