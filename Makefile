@@ -115,7 +115,8 @@ peers: $(PEERS:%=.bench/%/installed)
 .bench/verifiers/installed: PACKAGES := --constraint constraints.txt verifiers==0.4.0 uv $(BASE)  # its harness is a script that uv runs
 .bench/verifiers/installed: WARM := verifiers.v1, pytest
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
-.bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 $(BASE)
+.bench/inspect/installed: NAKED := inspect-evals==0.28.0  # AgentDojo's world; the rest of it is not used
+.bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 'deepdiff<8.4' email-validator $(BASE)
 .bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(BASE)
 .bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(BASE)
 .bench/trackers/installed: PACKAGES := mlflow-skinny==3.17.2 sqlalchemy alembic swanlab==0.10.3 $(BASE)

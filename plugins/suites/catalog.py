@@ -8,6 +8,11 @@ WORKBENCH = SuiteSpec(
     left_out=("tools:WorkBench-v0",),
 )
 BFCL = SuiteSpec("Berkeley Function Calling Leaderboard v4, the categories whose data is there.", ("tools:BFCL",))
+AGENTDOJO = SuiteSpec(
+    "AgentDojo: errands with tools, alone and with an attacker's orders in their answers (arXiv 2406.13352).",
+    ("tools:AgentDojo",),
+    left_out=("tools:AgentDojo-v0", "tools:AgentDojo-v0-attacked"),
+)
 DBBENCH = SuiteSpec(
     "AgentBench's database tasks (arXiv 2308.03688).", ("tools:DBBench",), left_out=("tools:DBBench-v0",)
 )

@@ -97,7 +97,8 @@ class ProgressLine:
             return
         self._last = now
         line = f"{self.what} {done}{'' if self.total is None else f'/{self.total}'} {more}".rstrip()
-        if self.total and first < done < self.total and now - self._began >= self.every:
+        few = 20 * (done - first) < (self.total or 0)  # of many that run side by side, the first say little
+        if self.total and first < done < self.total and not few and now - self._began >= self.every:
             line += f" about {duration((now - self._began) / (done - first) * (self.total - done))} left"
         progress_console.print(line, markup=False, soft_wrap=True)
 

@@ -1,6 +1,6 @@
 """Runs each ``*_suite.py`` beside this file with the interpreter of the framework that it is about.
 
-``make peers`` makes ``.bench/NAME`` for ``NAME_suite.py``; ``NAME_more_suite.py`` would share it.
+``make peers`` makes ``.bench/NAME`` for ``NAME_suite.py``; ``NAME_agentdojo_suite.py`` shares it.
 """
 
 import os
@@ -18,6 +18,7 @@ SUITES = sorted(path.name for path in HERE.glob("*_suite.py"))
 SMOKE = {
     "deepagents_suite.py": "test_an_agent_works_with_files_and_commands",
     "harbor_suite.py": "test_the_oracle_solves_the_task",
+    "inspect_agentdojo_suite.py": "test_who_obeys_the_attacker_loses",
     "inspect_suite.py": "test_samples_have_sandboxes_of_their_own",
     "nemo_suite.py": "test_their_agent_plays_an_episode",
     "openenv_suite.py": "test_a_text_goes_into_the_only_field_and_comes_back",
