@@ -11,7 +11,6 @@ from collections.abc import Collection, Coroutine, Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from packaging.version import Version
 from pydantic import BaseModel, ValidationError
 
 from rollenv.core.errors import MissingExtra, UsageError
@@ -31,9 +30,8 @@ with peer("inspect-evals", "0.28", COMMAND, "AgentDojo"):
     from inspect_evals.agentdojo.dataset import TASK_SUITES
     from inspect_evals.agentdojo.tools import cloud_drive_client, email_client
 
-if Version(deepdiff.__version__) >= Version(
-    "8.4"
-):  # it leaves out computed fields, so that four errands cannot be done
+# It leaves out computed fields, so that four errands cannot be done.
+if tuple(map(int, deepdiff.__version__.split(".")[:2])) >= (8, 4):
     raise MissingExtra(f"AgentDojo's judges need deepdiff below 8.4, this is {deepdiff.__version__}: {COMMAND}")
 
 #: The time in every world, after all that has happened there. The package's clock is that of the machine.
