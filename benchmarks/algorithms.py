@@ -20,8 +20,9 @@ from common import IMAGES, ROOT, header, save, table
 from maze import Maze
 from training_runs import Picture, Rows, draw, evaluations, seconds, train
 
+from rollenv.panels.shelf import load_panel
 from rollenv.rollout.evaluate import wilson_interval
-from rollenv.trainers.config import load_config
+from rollenv.trainers.config import TrainConfig, load_config
 
 _CRITIC = ["algorithm.name=ppo", "algorithm.critic.lr=1e-3", "algorithm.critic.warm_up=3"]
 ALGORITHMS = {
@@ -226,9 +227,17 @@ def results(given: argparse.Namespace, task: Task, curves: Mapping[str, Sequence
         *("algorithm", "seeds", "success (t)", "all seeds (Wilson)", "mean over the curve", "turns", "informative"),
         *("processor s", "less GRPO's", "over the curve"),
     )
-    episodes = load_config(task.recipe, given.set).eval.episodes
+    episodes = episodes_of(load_config(task.recipe, given.set))
     grpo = curves.get("GRPO", ())
     return table(head, [row(name, runs, grpo, episodes) for name, runs in curves.items()])
+
+
+def episodes_of(config: TrainConfig) -> int:
+    """The episodes of an evaluation."""
+    if not config.eval.panel:
+        return config.eval.episodes
+    panel = load_panel(config.eval.panel)
+    return len(panel.members) * panel.protocol.k
 
 
 def about(given: argparse.Namespace, task: Task) -> str:
@@ -236,7 +245,7 @@ def about(given: argparse.Namespace, task: Task) -> str:
     rollout = config.rollout
     return (
         f"`benchmarks/{Path(task.recipe).name}`: {config.env.id} {json.dumps(config.env.kwargs)}, {config.iterations} "
-        f"iterations of {rollout.groups_per_batch} groups of {rollout.group_size}, {config.eval.episodes} episodes an "
+        f"iterations of {rollout.groups_per_batch} groups of {rollout.group_size}, {episodes_of(config)} episodes an "
         "evaluation, sampled at temperature 1. Intervals (95 %) are over seeds with Student's t, and over the episodes "
         "of all seeds with Wilson's, which knows nothing of what differs between seeds. Informative is the share of "
         "groups whose rewards differ; processor s are those of playing and updates. The last two columns are what is "

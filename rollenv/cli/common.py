@@ -67,10 +67,12 @@ class ProgressLine:
         what: name of what is counted.
         every: minimum seconds between two lines.
         room: terminals with fewer columns see only numbers and the time that is left.
+        least: share of the rest that must be done before a line tells the time that is left: the first of many that
+            run side by side say little.
     """
 
-    def __init__(self, what: str, total: int | None = None, every: float = TICK, room: int = 110):
-        self.what, self.total, self.every = what, total, every
+    def __init__(self, what: str, total: int | None = None, every: float = TICK, room: int = 110, least: float = 0.0):
+        self.what, self.total, self.every, self.least = what, total, every, least
         self._began = self._last = time.monotonic()
         self._first: int | None = None
         roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if progress_console.width >= room else ()
@@ -97,8 +99,8 @@ class ProgressLine:
             return
         self._last = now
         line = f"{self.what} {done}{'' if self.total is None else f'/{self.total}'} {more}".rstrip()
-        few = 20 * (done - first) < (self.total or 0)  # of many that run side by side, the first say little
-        if self.total and first < done < self.total and not few and now - self._began >= self.every:
+        enough = first + self.least * ((self.total or 0) - first)
+        if self.total and enough < done < self.total and now - self._began >= self.every:
             line += f" about {duration((now - self._began) / (done - first) * (self.total - done))} left"
         progress_console.print(line, markup=False, soft_wrap=True)
 

@@ -277,7 +277,7 @@ class Dashboard:
         self.uncalled = not getattr(agent, "tools_of_env", False)
         """True if a missing call needs no warning, or has had it."""
         self.started = time.perf_counter()
-        self.line = ProgressLine(what, total, room=0)
+        self.line = ProgressLine(what, total, room=0, least=0.25)
 
     @contextlib.contextmanager
     def shown(self, played: list[Trajectory]) -> Iterator[Dashboard]:
