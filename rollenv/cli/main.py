@@ -7,8 +7,10 @@ typer's parameters.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import inspect
 import io
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -45,7 +47,8 @@ from rollenv.cli import (
 )
 from rollenv.cli.common import console, error_console, set_output
 from rollenv.cli.options import option, with_options
-from rollenv.core.errors import RollenvError
+from rollenv.core.errors import MissingExtra, RollenvError
+from rollenv.core.needs import install_hint
 from rollenv.core.plugins import load_all
 from rollenv.core.version import __version__
 
@@ -96,10 +99,11 @@ def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOp
             error_console.print("stopped")
             raise typer.Exit(130) from None
         except Exception as error:
-            if not isinstance(error, RollenvError) and not _is_of_a_sandbox(error):
+            told = _missing_extra(error) or error
+            if not isinstance(told, RollenvError) and not _is_of_a_sandbox(told):
                 raise
-            _print_error(str(error))
-            raise typer.Exit(error.exit_code) from None  # type: ignore[attr-defined]
+            _print_error(str(told))
+            raise typer.Exit(told.exit_code) from None  # type: ignore[attr-defined]
         finally:
             set_output(0, False)  # for callers in this process
 
@@ -107,6 +111,16 @@ def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOp
     more = inspect.Parameter("_output", inspect.Parameter.KEYWORD_ONLY, annotation=kind)
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[attr-defined]
     return with_options(run)
+
+
+def _missing_extra(error: Exception) -> MissingExtra | None:
+    """Return what to install if an extra has the module that could not be imported."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    for requirement in importlib.metadata.requires("rollenv") or () if name else ():
+        package, condition = re.match(r"([\w-]+)(.*)", requirement).groups()  # type: ignore[union-attr]
+        if package.replace("-", "_") == name and (extra := re.search(r'extra == "([\w-]+)"', condition)):
+            return MissingExtra(f"this needs {name}, which is not installed: {install_hint(extra[1])}")
+    return None
 
 
 def _has_json(command: Callable[..., None]) -> bool:
