@@ -23,7 +23,7 @@ from rollenv.cli.common import (
     print_tables,
     progress_console,
 )
-from rollenv.cli.eval import model_of, print_failures
+from rollenv.cli.eval import model_of, print_answers, print_failures
 from rollenv.cli.playing import (
     FINGERPRINTS,
     SETTINGS_FILE,
@@ -167,6 +167,7 @@ def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any]) -> None:
     if agent.startswith("noisy:") and (unharmed := [row.category for row in result.rows if row.success[0] == 1.0]):
         text = "random calls do no harm there, and its success says nothing of calls that were not needed"
         console.print(f"{', '.join(unharmed)}: solved with {agent}; {text}", markup=False, soft_wrap=True)
+    print_answers(result.trajectories, agent)
     if problems := numbers.get("problems"):
         counts = ", ".join(f"{count} {kind}" for kind, count in sorted(problems.items()))
         console.print(f"the endpoint's problems, all tried again: {counts}", markup=False)

@@ -316,13 +316,19 @@ def _print(result: Evaluation, agent: str) -> None:
             markup=False,
             soft_wrap=True,
         )
-    if empty := sum(not turn.text.strip() for t in result.trajectories for turn in t.turns):
-        console.print(f"{empty} answers were empty")
-    if result.cut:
-        advice = "raise --max-tokens" if model_of(agent) or agent.startswith("chat:") else "raise the agent's limit"
-        console.print(f"{result.cut} answers were cut at the limit of tokens: {advice}")
+    print_answers(result.trajectories, agent)
     if result.failed:
         print_failures(result.trajectories, result.failures)
+
+
+def print_answers(trajectories: Sequence[Trajectory], agent: str) -> None:
+    """Print how many answers were empty, and how many were cut."""
+    turns = [turn for t in trajectories for turn in t.turns]
+    if empty := sum(not turn.text.strip() for turn in turns):
+        console.print(f"{empty} of {len(turns)} answers were empty")
+    if cut := sum(turn.finish == "length" for turn in turns):
+        advice = "raise --max-tokens" if model_of(agent) or agent.startswith("chat:") else "raise the agent's limit"
+        console.print(f"{cut} of {len(turns)} answers were cut at the limit of tokens: {advice}")
 
 
 def print_failures(trajectories: Sequence[Trajectory], failures: Mapping[str, int]) -> None:

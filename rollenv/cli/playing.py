@@ -203,6 +203,13 @@ class EvalFolder:
                 writer = JsonlWriter(self.path / EPISODES_FILE)
             with writer:
                 yield writer
+        except KeyboardInterrupt:
+            error_console.print(
+                f"{self.path} keeps the finished episodes: the same command with --resume plays the others",
+                markup=False,
+                soft_wrap=True,
+            )
+            raise
         finally:
             idle = done >= self.settings["n"] * self.settings["k"] and all(t.complete for t in self.played)
             self._save(self.seconds + (0.0 if idle else time.monotonic() - started), is_open=False)

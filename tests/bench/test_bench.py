@@ -395,11 +395,12 @@ def test_the_list_names_every_suite(rollenv_command):
 
 
 @pytest.mark.slow
-def test_an_endpoint_that_never_calls_is_noticed_at_the_first_episode(rollenv_command):
+def test_an_endpoint_that_never_calls_is_noticed_at_the_first_episode_and_cut_answers_at_the_end(rollenv_command):
     async def speaks(exchange):
-        await exchange.json(completion("I cannot do that."))
+        await exchange.json(completion("I cannot do", finish_reason="length"))
 
     with ChatServer(speaks) as server:
         done = rollenv_command("bench", "shop", "-a", "chat:m", "--base-url", server.url, "-n", "2")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("--calls hermes") == 1
+    assert "raise --max-tokens" in done.stdout

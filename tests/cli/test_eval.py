@@ -156,6 +156,7 @@ def test_ctrl_c_is_quick_however_many_tasks_wait(rollenv_command, tmp_path):
         _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Task" not in said
+    assert "--resume" in said
 
 
 @pytest.mark.combinations
