@@ -543,7 +543,7 @@ class GatewaySession:
         for node, kind in zip(self.tree.nodes, kinds(self.tree), strict=True):
             data = {**node.to_dict(), "kind": kind}
             if not tokens:
-                for name in ("tail", "response_ids", "logprobs", "versions", "state"):
+                for name in ("tail", "response_ids", "logprobs", "versions"):
                     del data[name]
             nodes.append(data)
         return {
@@ -556,6 +556,7 @@ class GatewaySession:
             "counts": dict(self.counts),
             "matches": dict(self.tree.matches),
             "drawn_tokens": self.drawn_tokens,
+            "tools": {key.hex(): list(tools) for key, tools in self.tree.tools.items()},
             "nodes": nodes,
         }
 

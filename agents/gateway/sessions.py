@@ -12,6 +12,7 @@ from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.policy import PolicyModel
 from rollenv.agents.gateway.record import CallRecord
 from rollenv.agents.gateway.session import Caps, GatewaySession, Model, session_id
+from rollenv.agents.gateway.tree import CallNode
 from rollenv.core.errors import UsageError
 
 #: First session number, larger than those of episodes that the same engine plays.
@@ -147,3 +148,15 @@ def recorded_sessions(events: Iterable[Mapping[str, Any]], where: str) -> list[G
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{where} is not the record of a gateway, or is damaged: {error!r:.100}") from error
     return list(sessions.values())
+
+
+def session_of(record: Mapping[str, Any]) -> GatewaySession:
+    """Restore a session from :meth:`GatewaySession.to_dict` for reading, also one that was stored without tokens."""
+    session = GatewaySession(cast(Model, None), task=record["task"])
+    for node in record["nodes"]:
+        lacking: dict[str, Any] = dict.fromkeys(("tail", "response_ids", "logprobs", "versions"), ())
+        lacking["state"] = f"{node['number']:032x}"  # no two calls ask the same
+        known = {name: value for name, value in node.items() if name in CallNode.__slots__}
+        tools = record.get("tools", {}).get(node["tools"], ())
+        session.tree.append(CallNode.from_dict({**lacking, **known}), tools)
+    return session

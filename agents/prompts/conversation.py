@@ -102,12 +102,30 @@ class Conversation:
         if self._prompt and self._answer is None:
             raise UsageError("the last prompt has no answer yet; call answer() before the next message")
         if self._examples and not (self._prompt or self._pending):
-            self._messages = self.format.example_messages(unasked(self._examples, text, chat=True))
+            self._messages = self._example_messages(unasked(self._examples, text, chat=True))
         message = self.format.message(role, text, images)
         self._pictures += images
         if role == "tool" and len(self._pending) < len(calls := self._said.get("tool_calls", ())):
             message = {**self.format.result_message("", calls[len(self._pending)]["id"]), "content": message["content"]}
         self.extend([message])
+
+    def _example_messages(self, examples: Examples) -> list[Message]:
+        """Build the messages of examples. A call of the template's functions and its result are messages as in an episode;
+        several calls of one answer stay text, since the next prompt holds all their results.
+        """
+        tools = self.frame.tools
+        if not tools:
+            return self.format.example_messages(examples)
+        messages: list[Message] = []
+        for number, (prompt, answer) in enumerate(examples):
+            asked = self.format.message("user", prompt)
+            if messages and (calls := messages[-1].get("tool_calls")) and self.format.has_results:
+                asked = self.format.result_message(prompt, calls[0]["id"])
+            ids = tuple(self.format.encode(answer))
+            said = self.format.answer_message(ids, tools=tools, call_ids=(f"example_{number}",))
+            one = len(said.get("tool_calls", ())) == 1 and self.frame.accepts(said)
+            messages += [asked, self._with_ids(said) if one else self.format.message("assistant", answer)]
+        return messages
 
     def takes_results(self, info: Mapping[str, Any]) -> bool:
         """Return whether the template shows each of an observation's results of tools as a message of a tool."""

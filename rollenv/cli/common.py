@@ -342,7 +342,7 @@ def _harness_agent(name: str, options: AgentOptions) -> Agent:
     kind, _, model = options.model.partition(":")
     if kind not in ("local", "vllm", "chat") or not model:
         raise UsageError(f"harness:{name} needs --model local:FOLDER, vllm:FOLDER, or chat:MODEL with --base-url")
-    agent: Any = make_agent(options.model, dataclasses.replace(options, model=""))
+    agent: Any = make_agent(options.model, dataclasses.replace(options, model=""), answer_tokens=1024)
     if kind != "chat":
         return HarnessAgent(PolicyModel(agent, client_sampling=options.temperature is None), name, args=args)
     keys = ("temperature", "max_tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -18,8 +19,11 @@ from rollenv.agents.harness.agent import HarnessAgent, TrainedHarnessAgent
 from rollenv.core.pictures import is_picture_token, numbered
 from rollenv.core.tools.calls import write_calls
 from rollenv.rollout.episode import EpisodeLimits
+from rollenv.rollout.exports.chats import chats_of
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.records.plain import from_plain, to_plain
 from rollenv.rollout.records.samples import drift, trajectory_samples
+from rollenv.rollout.records.stored import StoredEpisode
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 from rollenv.sandbox.machine import why_not
@@ -77,6 +81,10 @@ def test_a_program_plays_in_its_machine_to_the_reward_of_the_task(workers, comma
     nodes = played.record["nodes"]
     assert [(node["kind"], node["turn"], node["parent"]) for node in nodes] == [("main", 0, None), ("main", 1, 0)]
     assert played.record["exit_code"] == 0
+    stored = from_plain(Trajectory, json.loads(json.dumps(to_plain(played))), "here")
+    (chat,) = chats_of(StoredEpisode(stored))
+    assert [m["role"] for m in chat["messages"]][-3:] == ["assistant", "tool", "assistant"]
+    assert chat["tools"][0]["function"]["name"] == chat["messages"][-3]["tool_calls"][0]["function"]["name"] == "bash"
 
 
 @pytest.mark.combinations

@@ -1,6 +1,7 @@
 """The local agent: what it samples is what the trainer scores."""
 
 import asyncio
+import contextlib
 import random
 from dataclasses import replace
 
@@ -171,6 +172,8 @@ def test_a_pretrained_model_plays_episodes_as_chats_with_the_functions_in_its_te
         tmp_path
     )
     tokenizer.save_pretrained(tmp_path)
+    with contextlib.closing(make_agent("harness:pi", AgentOptions(model=f"local:{tmp_path}"))) as harness:
+        assert harness.gateway.model.agent.sampling.max_new_tokens >= 1000
     agent = make_agent(f"local:{tmp_path}", AgentOptions(max_tokens=2), native=calls == "native")
     (played,) = evaluate(agent, "tools:Tiny-v0", {"calls": calls, "max_turns": 3}, n=1).trajectories
     told = tokenizer.decode(played.turns[-1].prompt_ids)

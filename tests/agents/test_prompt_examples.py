@@ -11,6 +11,7 @@ from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.examples import oracle_examples
 from rollenv.agents.prompts.session import TokenAgent
 from rollenv.agents.tiny.model import build_model
@@ -58,6 +59,21 @@ def test_the_asked_prompt_is_never_among_its_examples(form):
     assert own.count(PAIRS[0][0]) == 1
     assert other.count(PAIRS[1][0]) == other.count(PAIRS[0][0]) == 1
     assert tokenizer.decode(session._prompt(PAIRS[0][0], {})).count(PAIRS[0][0]) == 1
+
+
+@pytest.mark.parametrize("shape", [each for each in SHAPES if "tools" in each.template], ids=lambda shape: shape.name)
+def test_a_call_among_examples_and_its_result_are_messages_as_in_an_episode(shape):
+    args = {"date_string": "1 May 2026"} if "date_string" in shape.template else {}
+    form = ChatFormat.of(tokenizer_for(shape), **args)
+    call = '<tool_call>{"name": "look", "arguments": {"at": 7}}</tool_call>'
+    look = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "integer"}}}}
+    talk = Conversation(form, tools="env", examples=(("What is there?", call), ("a key", "A key.")))
+    talk.offer([{"type": "function", "function": look}])
+    talk.add("user", "And now?")
+    assert form.decode(talk.prompt()).count("a key") == 1
+    structured = form.writes_calls and form.has_results
+    assert [message["role"] for message in talk.messages][2] == ("tool" if structured else "user")
+    assert ("tool_calls" in talk.messages[1]) == structured
 
 
 def test_a_chat_with_examples_goes_on_as_one_sequence_of_tokens():

@@ -105,3 +105,9 @@ def test_data_that_are_named_twice_are_refused(tmp_path):
         load_config(
             "sft", ["model=somebody/model", f'batches.data=["{tmp_path}/rows.jsonl", "{tmp_path}/./rows.jsonl"]']
         )
+
+
+def test_calls_are_evaluated_in_the_form_that_is_trained_unless_another_is_named():
+    trained = ["env.kwargs.calls=native"]
+    assert load_config("tools", trained).eval.kwargs == {"split": "test", "calls": "native"}
+    assert load_config("tools", [*trained, "eval.kwargs.calls=json"]).eval.kwargs["calls"] == "json"

@@ -368,7 +368,7 @@ class EvalConfig(Section):
     """A panel (`rollenv panel list`) or its file, in place of ``kwargs``, ``episodes`` and ``seed``: its tasks are
     evaluated, and what is alike them is kept out of training."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Constructor arguments of the evaluation environments."""
+    """Constructor arguments of the evaluation environments; without ``calls``, that of ``env.kwargs``."""
     episodes: int = Field(500, ge=1)
     every: int = Field(20, ge=1)
     """Iterations between evaluations."""
@@ -479,9 +479,12 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _evaluate_what_is_seen(self) -> Self:
-        if self.env.images:
-            seen = {name: self.env.kwargs[name] for name in ("images", "tile") if name in self.env.kwargs}
-            self.eval = self.eval.model_copy(update={"kwargs": {**self.eval.kwargs, **seen}})
+        """Evaluate pictures as they are trained on, and calls in the form that is trained unless ``eval`` names one."""
+        shown = ("images", "tile") if self.env.images else ()
+        seen = {name: self.env.kwargs[name] for name in shown if name in self.env.kwargs}
+        form = {name: self.env.kwargs[name] for name in ("calls",) if name in self.env.kwargs}
+        if seen or form:
+            self.eval = self.eval.model_copy(update={"kwargs": {**form, **self.eval.kwargs, **seen}})
         return self
 
     @model_validator(mode="after")

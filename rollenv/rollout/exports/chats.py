@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollenv.agents.gateway.messages import image_json
+from rollenv.agents.gateway.sessions import session_of
 from rollenv.agents.prompts.session import chat_messages
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import well_formed
@@ -34,8 +35,8 @@ Json = dict[str, Any]
 def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     """Yield the chats of an episode with ``messages`` and, if it called functions, ``tools``.
 
-    An episode is one chat, or one for each turn with a prompt of its own; a gateway's session is one for each of its
-    lines. Arguments of calls are JSON text. A content with pictures is a list of parts, in which a picture is its JSON
+    An episode is one chat, or one for each turn with a prompt of its own; a gateway's session, or that of a harness, is
+    one for each of its lines. Arguments of calls are JSON text. A content with pictures is a list of parts, in which a picture is its JSON
     form without data (:func:`images_of`).
 
     Raises:
@@ -44,6 +45,8 @@ def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     turns, random = episode.trajectory.turns, _random_turns(episode)
     if episode.session is not None:
         yield from map(_clean, episode.session.chats(data=False))
+    elif episode.trajectory.record.get("nodes"):  # of a harness, whose environment said the task alone
+        yield from map(_clean, session_of(episode.trajectory.record).chats(data=False))
     elif all(turn.continues for turn in turns):
         yield from map(_clean, [_chat(episode)] if turns else ())
     else:
