@@ -89,7 +89,10 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
         "algorithm": {"name": "grpo"},
     }
     if model != "tiny":
-        prompt, answer = _as_it_played(model) or ({"examples": 3} if expert else {}, 256)
+        form: dict[str, Any] = {"examples": 3} if expert else {}
+        if trained.get("calls") == "native":  # nothing but the template describes the functions
+            form |= {"kind": "conversation", "tools": "template"}
+        prompt, answer = _as_it_played(model) or (form, 256)
         return recipe | {
             "model": {"path": model},
             "prompt": prompt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ from rollenv.trainers.policies.routing import experts_per_token
 from rollenv.trainers.sources.configured import source_of
 from rollenv.trainers.stored_episodes import Unusable, check_stored
 from rollenv.trainers.tracking import trackers_of
+
+logger = logging.getLogger(__name__)
 
 #: Seeds to reset environments with.
 _TRIED = 3
@@ -105,6 +108,13 @@ def try_environments(config: TrainConfig) -> None:
                         raise UsageError(f"seats.others makes {agents} agents for {info['players']} seats")
                 except UsageError as error:
                     raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
+    native = [one.id for one in config.environments() if one.kwargs.get("calls") == "native"]
+    if native and config.templates and not config.harness.name and getattr(config.prompt, "tools", "") != "template":
+        logger.warning(
+            "no prompt describes the functions of %s: set prompt.kind=conversation and prompt.tools=template, or "
+            "env.kwargs.calls to another form",
+            native[0],
+        )
     if config.seats.others and most == 1:
         raise UsageError(f"seats.others: {config.env.id} is played alone, without an opponent; leave the key out")
     source_of(config, _without_tokenizer(config.env.wrappers))

@@ -48,6 +48,15 @@ def test_arguments_of_the_id_are_those_of_training_and_evaluation():
         load_config("game:Sokoban-v0-tiny", ["env.kwargs=60"])
 
 
+def test_functions_that_no_text_describes_are_given_to_the_template_or_missed(caplog: pytest.LogCaptureFixture):
+    config = load_config("tools:Tiny-v0", ["model=some/model", "env.kwargs.calls=native"])
+    assert (config.prompt.kind, config.prompt.tools) == ("conversation", "template")
+    try_environments(config)
+    assert not caplog.records
+    try_environments(load_config("tools:Tiny-v0", ["model=m", "env.kwargs.calls=native", "prompt.kind=step"]))
+    assert "prompt.tools=template" in caplog.text
+
+
 def test_splits_that_differ_in_a_secret_are_not_chosen():
     config = load_config("game:GuessTheNumber-v0-easy")
     assert config.env.kwargs == config.eval.kwargs == {}

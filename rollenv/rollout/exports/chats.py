@@ -36,8 +36,8 @@ def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     """Yield the chats of an episode with ``messages`` and, if it called functions, ``tools``.
 
     An episode is one chat, or one for each turn with a prompt of its own; a gateway's session, or that of a harness, is
-    one for each of its lines. Arguments of calls are JSON text. A content with pictures is a list of parts, in which a picture is its JSON
-    form without data (:func:`images_of`).
+    one for each of its lines. Arguments of calls are JSON text. A content with pictures is a list of parts, in which a
+    picture is its JSON form without data (:func:`images_of`).
 
     Raises:
         UsageError: it was stored without what its agent has read.
