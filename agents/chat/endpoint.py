@@ -291,7 +291,7 @@ class Endpoint:
             except BadReply as bad:
                 raise _Transient("nonsense", self._redact(str(bad))) from bad
             except (TimeoutError, httpx.TimeoutException) as error:
-                raise _Transient("timeout", f"no answer within {self.patience.timeout:g} s") from error
+                raise _Transient("timeout", f"no answer within the timeout of {self.patience.timeout:g} s") from error
             except httpx.HTTPError as error:
                 raise _Transient("connection", self._redact(f"{type(error).__name__}: {error}{self._way()}")) from error
             self._answered = time.monotonic()

@@ -110,8 +110,8 @@ class Conversation:
         self.extend([message])
 
     def _example_messages(self, examples: Examples) -> list[Message]:
-        """Build the messages of examples. A call of the template's functions and its result are as in an episode; several
-        calls of one answer stay text, since the next prompt holds all their results.
+        """Build the messages of examples. A call of a function of the template and its result are as in an episode;
+        several calls of one answer stay text, since the next prompt holds all their results.
         """
         tools = self.frame.tools
         if not tools:

@@ -242,6 +242,7 @@ class AgentOptions:
     )
     send_as: str = option(default="", metavar="KEY=NAME,...", help=SEND_AS_HELP)
     rate: float | None = option(min=0.001, help="Maximum number of requests per minute to the endpoint.")
+    timeout: float | None = option(min=0.001, help="Seconds for one answer of the endpoint. Default: 120.")
     budget: float | None = option(min=0, help="Stop when the answers have cost this much; needs --prices.")
     token_budget: int | None = option(min=1, help="Stop after this many tokens, prompts included.")
     prices: str = option(default="", metavar="PROMPT,COMPLETION", help="Prices per million tokens, such as 0.15,0.60.")
@@ -308,6 +309,7 @@ def make_agent(
 
 def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:
     from rollenv.agents.chat import Budget, ChatAgent
+    from rollenv.agents.chat.endpoint import Patience
 
     if not options.base_url:
         raise UsageError(f"{name} needs --base-url, such as https://api.openai.com/v1 or http://127.0.0.1:8000/v1")
@@ -322,6 +324,7 @@ def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:
         tools="env" if native else None,
         concurrency=options.concurrency or 32,
         requests_per_minute=options.rate,
+        patience=Patience(options.timeout) if options.timeout else None,
         prices=_prices(options.prices),
         budget=Budget(options.budget, options.token_budget),
         names=sent_names(options.send_as),

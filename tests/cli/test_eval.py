@@ -12,6 +12,7 @@ import pytest
 from rollenv import UsageError
 from rollenv.agents import RandomAgent
 from rollenv.agents.chat import ChatAgent
+from rollenv.cli.common import AgentOptions, make_agent
 from rollenv.cli.eval import _places
 from rollenv.cli.main import app
 from rollenv.cli.playing import EvalFolder, concurrent_episodes
@@ -254,3 +255,10 @@ def test_an_agent_that_takes_all_seats_of_a_game_is_said_to(capsys):
 def test_an_endpoint_has_few_episodes_for_each_request():
     agent = ChatAgent("model", base_url="http://127.0.0.1:1/v1", concurrency=4)
     assert 4 <= concurrent_episodes(agent) <= 8 < concurrent_episodes(RandomAgent())
+
+
+def test_a_slow_endpoint_gets_the_seconds_that_were_asked_for():
+    slow = make_agent("chat:m", AgentOptions(base_url="http://127.0.0.1:9/v1", timeout=900.0))
+    assert slow.endpoint.patience.timeout == 900.0
+    with pytest.raises(UsageError, match="--timeout"):
+        make_agent("random", AgentOptions(timeout=900.0))
