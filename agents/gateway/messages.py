@@ -162,11 +162,11 @@ def canonical(arguments: str) -> str:
         return arguments
 
 
-def image_json(image: str | Picture) -> Any:
+def image_json(image: str | Picture | Mapping[str, Any]) -> Any:
     """Return the JSON form of an image without its data: by its hash, which of a data URL is that of the URL."""
     if isinstance(image, Picture):
         return image.as_json(data=False)
-    if not image.startswith("data:"):
+    if isinstance(image, Mapping) or not image.startswith("data:"):
         return image
     return {"type": "image", "sha256": hashlib.sha256(image.encode()).hexdigest()}
 
