@@ -327,7 +327,8 @@ def print_answers(trajectories: Sequence[Trajectory], agent: str) -> None:
     if empty := sum(not turn.text.strip() for turn in turns):
         console.print(f"{empty} of {len(turns)} answers were empty")
     if cut := sum(turn.finish == "length" for turn in turns):
-        advice = "raise --max-tokens" if model_of(agent) or agent.startswith(("chat:", "harness:")) else "raise the agent's limit"
+        ours = model_of(agent) or agent.startswith(("chat:", "harness:"))
+        advice = "raise --max-tokens" if ours else "raise the agent's limit"
         console.print(f"{cut} of {len(turns)} answers were cut at the limit of tokens: {advice}")
 
 
