@@ -258,7 +258,9 @@ class AgentOptions:
             "local": local,
             "vllm": drawing,
         }
-        return takes.get(name.partition(":")[0], {"temperature", "base_url"}) | {"concurrency"}  # of episodes, at least
+        return takes.get(name.partition(":")[0], drawing | {"base_url"}) | {
+            "concurrency"
+        }  # at least what a panel fixes
 
     def only(self, name: str) -> AgentOptions:
         """Return those of the options that an agent takes."""
@@ -267,8 +269,7 @@ class AgentOptions:
     def check(self, name: str) -> None:
         """Raise UsageError if the agent takes no option that was given."""
         taken = self.taken_by(name)
-        owners = {"model": "a harness", "temperature": "a model", "max_tokens": "a model"}
-        owners |= dict.fromkeys(("threads", "precision"), "a local model")
+        owners = {"model": "a harness", "threads": "a local model", "precision": "a local model"}
         for key, value in vars(self).items():
             if value not in (None, "") and key not in taken:
                 who = owners.get(key, "a chat agent")

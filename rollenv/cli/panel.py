@@ -49,7 +49,7 @@ def make(
     from rollenv.panels.make import assemble, draw_part
     from rollenv.panels.panel import Protocol
 
-    ids = [env, *(text for text in settings or () if "=" not in text)]
+    ids = list(dict.fromkeys([env, *(text for text in settings or () if "=" not in text)]))
     kwargs = key_values(text for text in settings or () if "=" in text)
     trained = None
     if training:

@@ -64,7 +64,9 @@ def draw_part(
             break
     if n is not None and len(members) < n:
         rest = "" if alike else " that are not alike each other or a task for training"
-        raise UsageError(f"{env_id} has {len(members)} tasks{rest}, fewer than {n}; lower -n")
+        hides = not indexed and "state" not in spec(env_id).abilities
+        blind = ", or write its get_state, which tells tasks apart that begin with the same text" if hides else ""
+        raise UsageError(f"{env_id} has {len(members)} tasks{rest}, fewer than {n}; lower -n{blind}")
     part = PanelPart(
         env=env_id, members=len(members), kwargs=kwargs, training=None if training is None else dict(training)
     )

@@ -200,7 +200,7 @@ def check_same_panel(first: Path, second: Path) -> None:
                 f"{_first_difference(one, other)}"
             )
     for key in ("k", "temperature", "max_tokens", "calls") if one else ():
-        if ours.get(key) != theirs.get(key):
+        if ours.get(key) != theirs.get(key) and {ours.get(key), theirs.get(key)} != {None, ""}:
             raise UsageError(
                 f"{first} and {second} do not compare: one was played with {key}={ours.get(key)}, the other with "
                 f"{theirs.get(key)}"

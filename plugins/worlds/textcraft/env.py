@@ -293,9 +293,9 @@ def read_command(line: str) -> Call | None:
     if verb == "view_inventory":
         return None if rest else (verb, {})
     if verb == "get_info":
-        return (verb, {"items": re.split(", ?", rest)}) if rest else None
-    made, _, used = rest.partition(" using ")
-    amounts = [_AMOUNT.fullmatch(part) for part in [made, *(re.split(", ?", used) if used else ())]]
+        return (verb, {"items": re.split(" ?, ?", rest)}) if rest else None
+    made, *used = re.split(" using ", rest, maxsplit=1, flags=re.IGNORECASE)
+    amounts = [_AMOUNT.fullmatch(part) for part in [made, *(re.split(" ?, ?", used[0]) if used else ())]]
     if verb != "craft" or None in amounts:
         return None
     (item, count), *takes = [(each[2], int(each[1])) for each in amounts if each]

@@ -79,6 +79,7 @@ def test_commands_are_read_as_they_are_written_and_other_lines_are_none():
         "finish",
     ):
         assert write_command(read_command(line)) == line
+    assert read_command("Craft 2 lid USING 4 rod , 2 pin") == read_command("craft 2 lid using 4 rod, 2 pin")
     env = rollenv.make(GENERATED, calls="commands")
     env.reset(seed=0)
     for line in ("", "craft", "craft lid", "craft 1 a using rod", "craft 1 a using 1 b, 2 b", "get 1 rod", "info"):
