@@ -76,6 +76,25 @@ def test_an_action_that_is_not_text_is_refused():
         env.step(b"up")
 
 
+@pytest.mark.parametrize("returned", [None, "text", ("text", 1.0, True, {}), ("text", 1.0, True, False, None)])
+def test_a_result_of_another_shape_is_said_to_be_one(returned):
+    class Odd(rollenv.Env):
+        def _reset(self, options):
+            return returned if options else ("begin", {})
+
+        def _step(self, action):
+            return returned
+
+        reset_options = frozenset({"odd"})
+
+    env = Odd()
+    with pytest.raises(TypeError, match="observation, info"):
+        env.reset(options={"odd": 1})
+    env.reset()
+    with pytest.raises(TypeError, match="terminated, truncated"):
+        env.step("a")
+
+
 def test_resets_without_a_seed_continue_the_private_stream():
     one, two = Count(), Count()
     first = [one.reset(3)[0], one.reset()[0], one.reset()[0]]

@@ -250,9 +250,10 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
     watched[0] = False
     if reached:
         judged.refusals.append(Refusal(env_spec.id, "network", f"it connects to {', '.join(dict.fromkeys(reached))}"))
-    for what, now in _surroundings(work).items():
-        if now != before[what]:
-            text = f"{what}: {before[what]!r:.200}, then {now!r:.200}"
+    after = _surroundings(work)
+    for what, was in before.items():  # variables of its own may be new
+        if (now := after.get(what)) != was:
+            text = f"{what}: {was!r:.200}, then {now!r:.200}"
             judged.refusals.append(Refusal(env_spec.id, "surroundings", text, seed=0))
     return judged
 
@@ -271,7 +272,8 @@ def _address(event: str, args: tuple[Any, ...]) -> str:
 def _surroundings(work: str) -> dict[str, Any]:
     mask = os.umask(0o22)
     os.umask(mask)
-    return {"the working folder": os.getcwd(), "the umask": oct(mask), "files in it": sorted(os.listdir(work))[:5]}
+    found = {"the working folder": os.getcwd(), "the umask": oct(mask), "files in it": sorted(os.listdir(work))[:5]}
+    return found | {f"${name}": value for name, value in os.environ.items()}
 
 
 def check(
@@ -300,7 +302,8 @@ def compare(
         stage("the second process")
         again = play_again(env_spec, [t for each in played.values() for t in each], _AGAIN)
         if again.differences and not env_spec.nondeterministic and judged.checks["processes"]:
-            judged.refusals.append(Refusal(env_spec.id, "clock", again.differences[0]))
+            rule = "clock" if "clock" in again.differences[0].partition(": ")[0] else "replay"
+            judged.refusals.append(Refusal(env_spec.id, rule, again.differences[0]))
     return judged
 
 
@@ -371,7 +374,7 @@ def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Tra
         spread = math.hypot(floor.spread, random.spread if random else 0.0)
         always = least[floor.name] > 0 and not (random and least[random.name] > 0)
         paid = floor.reward > most and (always or margin > max(_SURE * spread, 1e-9))
-        if floor.kind == "unearned" and (paid or low > max(_FEW, chance)):
+        if floor.kind == "unearned" and (paid or low > max(_FEW, chance) or floor.success == chance == 1.0):
             yield refuse("unearned", floor, "is paid, though it is no attempt at the task")
         elif floor.kind == "many" and low > max(_FEW, chance, constant):
             yield refuse("unearned", floor, "solves more than one answer does")
@@ -379,5 +382,5 @@ def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Tra
             yield refuse("shown", floor, "solves the task")
         elif floor.kind == "cheat" and low > _FEW:
             yield refuse("cheats", floor, "solves the task")
-        elif floor.kind == "constant" and floor.success > max(_ALL, chance) and low > _FEW:
+        elif floor.kind in ("constant", "moves") and floor.success > max(_ALL, chance) and low > _FEW:
             yield refuse("one answer", floor, "solves every task")

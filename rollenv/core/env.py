@@ -194,7 +194,7 @@ class Env(gymnasium.Env[str, str]):
         if seed is not None:
             self.seed_stream(seed)
         self._rollenv_over = True
-        observation, info = self._reset(given)
+        observation, info = self._rollenv_shaped(self._reset(given), "observation", "info")
         if "images" in info:
             info = {**info, "images": list(pictures(info))}
         if self.players > 1:
@@ -202,6 +202,13 @@ class Env(gymnasium.Env[str, str]):
         self._rollenv_over, self._rollenv_begun = False, True
         self._rollenv_listed = _listed(info)
         return observation, info
+
+    def _rollenv_shaped(self, result: Any, *parts: str) -> Any:
+        """Return what the author's method did, if it has these parts, the last a dict."""
+        if not isinstance(result, tuple | list) or len(result) != len(parts) or not isinstance(result[-1], dict):
+            kinds = [type(x).__name__ for x in result] if isinstance(result, tuple | list) else type(result).__name__
+            raise TypeError(f"{self} returned {kinds}; return ({', '.join(parts)}), where info is a dict")
+        return result
 
     def _rollenv_checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
         given = {**(self.own_spec.options if self.own_spec else {}), **(options or {})}
@@ -223,6 +230,7 @@ class Env(gymnasium.Env[str, str]):
         if not isinstance(action, str):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         result = self._step(action if self.players == 1 else action[: self.longest_move])
+        self._rollenv_shaped(result, "observation", "reward", "terminated", "truncated", "info")
         self._rollenv_over = result[2] or result[3]
         self._rollenv_listed = _listed(result[4])
         if "images" in result[4]:

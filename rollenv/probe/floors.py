@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import time
 import tomllib
@@ -78,6 +79,10 @@ def floors_of(env_spec: EnvSpec, task: Task, said: Sequence[str] = ()) -> list[F
     """
     with contextlib.closing(make_env(env_spec, task)) as env:
         observation, info = env.reset(task.seed, options=task.options) if task.options else env.reset(task.seed)
+        looks = [_copied(observation, info)]
+        with contextlib.suppress(Exception):  # failures are counted where agents play
+            told, _, *ends, after = env.step("")
+            looks += [] if any(ends) else [_copied(told, after)]
         common = _common(env, env_spec.abilities, task)
     constants = {text: f"the model's commonest answer: {shortened(text)}" for text, _ in Counter(said).most_common(2)}
     constants |= {text: f"the commonest right answer: {shortened(text)}" for text in common}
@@ -88,7 +93,7 @@ def floors_of(env_spec: EnvSpec, task: Task, said: Sequence[str] = ()) -> list[F
     many[boxes + in_every_format(", ".join(answers))] = "many answers at once"
     if not common:
         constants |= {in_every_format(text): f"a guess: {text}" for text in GUESSES}
-    found = _unearned(observation, info)
+    found = _unearned(looks, info)
     found += [Floor(name, "constant", ConstantAgent(text)) for text, name in constants.items()]
     found += [Floor(name, "many", ConstantAgent(text)) for text, name in many.items()]
     if "random_action" in env_spec.abilities:
@@ -140,19 +145,23 @@ INJECTED = (
 )
 
 #: Keys of ``info`` that every agent is given.
-_USUAL = ("suffix", "prefix", "submit", "player", "tool_use_counter", "valid", "success")
+_USUAL = ("suffix", "prefix", "submit", "player", "tool_use_counter", "valid", "success", "tools")
+
+#: Most values of ``info`` that are given back, and the longest list or mapping in it that is looked into.
+_VALUES, _LOOKED_INTO = 16, 8
 
 #: What is said before an answer that should not be shown.
 _SHOWN = re.compile(
-    r"\b(?:(?:answer|solution|secret|target|expected|label|correct|gold)\w*\W{1,3})+(?:is\W+)?([^\s,;]+)", re.I
+    r"\b(?:(?:answer|solution|secret|target|expected|label|correct|gold)\w*\W{1,3})+(?:(?:is|was)\W+)?([^\s,;]+)", re.I
 )
 
 
-def _unearned(observation: str, info: dict[str, Any]) -> list[Floor]:
+def _unearned(looks: Sequence[str], info: dict[str, Any]) -> list[Floor]:
     """Return floors that are no attempts at a task, and those that give back what an environment shows of its answer.
 
     Args:
-        info: that of a reset; each of its plain values is given back.
+        looks: what an agent sees at first, and after an empty answer.
+        info: that of a reset; its plain values are given back.
     """
     found = [Floor("does nothing", "unearned", NopAgent())] if "submit" in info else []
     found.append(Floor("an empty answer", "unearned", ConstantAgent("")))
@@ -165,14 +174,27 @@ def _unearned(observation: str, info: dict[str, Any]) -> list[Floor]:
         answers = {how: (lambda o, i, turn, form=form: form(shown(o, i))) for how, form in forms.items()}
         return [Floor(f"gives back {name}{how}", "reader", AnswerAgent(answer)) for how, answer in answers.items()]
 
-    if _SHOWN.search(observation):
-        found += reader("what the observation calls the answer", lambda o, i: (_SHOWN.findall(o) or [""])[-1])
-    for key in [key for key, value in info.items() if isinstance(value, str | int | float) and key not in _USUAL]:
-        found += reader(f"info[{key!r}]", lambda o, i, key=key: str(i.get(key, ""))[:10_000])  # type: ignore[misc]
+    if any(map(_SHOWN.search, looks)):
+        found += reader(
+            "what the observation calls the answer",
+            lambda o, i: (_SHOWN.findall(_copied(o, i)) or [""])[-1].rstrip("."),
+        )
+    values = _values({key: value for key, value in info.items() if key not in _USUAL})
+    for name, _ in itertools.islice(values, _VALUES):
+        found += reader(f"info{name}", lambda o, i, name=name: str(dict(_values(i)).get(name, ""))[:10_000])  # type: ignore[misc]
     return found
 
 
-def _copied(observation: str, info: dict[str, Any], turn: int) -> str:
+def _values(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the plain values in ``info``, also in short lists and mappings, by how they are named."""
+    if isinstance(data, str | int | float):
+        yield name, data
+    elif isinstance(data, dict | list | tuple) and (not name or len(data) <= _LOOKED_INTO):
+        for key, each in data.items() if isinstance(data, dict) else enumerate(data):
+            yield from _values(each, f"{name}[{key!r}]")
+
+
+def _copied(observation: str, info: dict[str, Any], turn: int = 0) -> str:
     return "\n".join(filter(None, (observation, str(info.get("suffix", "")))))
 
 

@@ -57,11 +57,13 @@ def play_again(env_spec: EnvSpec, played: Sequence[Trajectory], seconds: float) 
     except Broken as error:
         return Repeated(unchecked=str(error))
     found = Repeated(len(chosen))
-    for t, (first, second) in zip(chosen, answers, strict=True):
+    for t, (first, second, third) in zip(chosen, answers, strict=True):
         place = f"row {t.task.options['index']}" if "index" in t.task.options else f"seed {t.task.seed}"
         before = [*(turn.observation for turn in t.turns), t.final_observation], [turn.reward for turn in t.turns]
         if told := _difference(before, first):
             found.differences.append(f"{place}, in a second process: {told}")
+        elif told := _difference(first, third):
+            found.differences.append(f"{place}, played twice by one process: {told}")
         elif told := _difference(first, second):
             found.differences.append(f"{place}, graded again with a clock a day later: {told}")
     return found
@@ -91,16 +93,18 @@ def _difference(a: Trace, b: Trace) -> str:
 # -- in the second process ---------------------------------------------------------------------------------------------
 
 
-def traces(env_spec: EnvSpec, requests: Sequence[tuple[Task, list[str]]]) -> list[tuple[Trace, Trace]]:
-    """Play each episode twice, the second time with a clock that is ahead."""
+def traces(env_spec: EnvSpec, requests: Sequence[tuple[Task, list[str]]]) -> list[tuple[Trace, Trace, Trace]]:
+    """Play each episode twice, the second time with a clock that is ahead; if that differs, once more without."""
     found, real = [], time.time
     for task, actions in requests:
-        first = second = _trace(env_spec, task, actions)
+        first = second = third = _trace(env_spec, task, actions)
         time.time = lambda: real() + _AHEAD
         with contextlib.suppress(Exception):  # what needs the right time, such as a certificate, tells nothing
             second = _trace(env_spec, task, actions)
         time.time = real
-        found.append((first, second))
+        if _difference(first, second):
+            third = _trace(env_spec, task, actions)
+        found.append((first, second, third))
     return found
 
 

@@ -253,7 +253,8 @@ def _evaluated(story: Story) -> Iterator[Sentence]:
         yield Sentence("success", text, [_page(story, told) for told in solved] or _files(story))
     if ended := [told for told in played if told.status not in ("error", "open")]:
         worst, best = (of(ended, key=lambda told: told.reward) for of in (min, max))
-        mean = f"The mean reward is {fmean(told.reward for told in ended):.3g}"
+        which = " of the episodes that did not fail" if any(told.status == "error" for told in played) else ""
+        mean = f"The mean reward{which} is {fmean(told.reward for told in ended):.3g}"
         links = [_page(story, worst), _page(story, best)]
         yield Sentence("success", f"{mean}, from {worst.reward:.3g} to {best.reward:.3g}", links)
     tasks: dict[str, list[Told]] = {}

@@ -64,6 +64,15 @@ def test_our_panels_of_other_peoples_data_are_the_same_tasks_here(name):
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
+def test_agents_without_tokens_play_what_fixes_them_and_an_id_counts_once(tmp_path, rollenv_command):
+    make = ("panel", "make", ROOM, ROOM, "split=test", "-n", "2", "--max-tokens", "9", "--name", "short")
+    assert rollenv_command(*make).returncode == 0
+    assert len(read_panel(tmp_path / "short.toml").members) == 2
+    done = rollenv_command("eval", "short.toml", "-a", "oracle", "--out", "result")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "result" / "result.json").read_text())["max_tokens"] == 9
+
+
 def test_a_panel_is_read_as_it_was_written(tmp_path):
     panel = small()
     again = read_panel(panel.save(tmp_path))
@@ -383,6 +392,8 @@ def test_results_of_different_panels_do_not_compare(tmp_path, rollenv_command):
         assert rollenv_command("bench", f"{panel}.toml", "-a", agent, "--out", out).returncode == 0
     assert rollenv_command("bench", "compare", "a", "b").returncode == 0
     assert [each["agent"] for each in read_results([tmp_path])] == ["random", "oracle", "random"]
+    assert rollenv_command("eval", "small.toml", "-a", "oracle", "--out", "of eval").returncode == 0
+    assert rollenv_command("bench", "compare", "a", "of eval").returncode == 0
     done = rollenv_command("bench", "compare", "a", "c")
     assert done.returncode == 2
     assert "do not compare" in done.stderr

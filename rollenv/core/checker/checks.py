@@ -6,6 +6,7 @@ what to change if it does not, and :class:`NotApplicable` if the environment doe
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
@@ -226,6 +227,12 @@ def check_seeds(subject: Subject) -> None:
         first, second = play(one, actions, seed), play(one, actions)
         expect_same(first, play(two, actions, seed), f"two instances, both reset with seed {seed}")
         expect_same(second, play(two, actions), f"two instances after seed {seed}, at the next reset without a seed")
+        one.reset(seed)
+        two.reset(seed + 1)
+        with contextlib.suppress(Exception):  # an expert may find no way
+            actions = [one.oracle_action(), *actions] if "oracle" in subject.abilities else actions
+        beside = play(one, actions, reset=False)
+        expect_same(beside, play(two, actions, seed)[1:], f"seed {seed}, with another begun beside it, and alone")
     one.close()
     two.close()
 
@@ -466,6 +473,8 @@ def check_state_key(subject: Subject) -> None:
                 if result[2] or result[3]:
                     break
             key, look = env.state_key(), env.render()
+            if (env.state_key(), env.render()) != (key, look):
+                raise Broken("called twice without a step between, state_key() or render() gives two texts")
             if key_of.setdefault(look, key) != key:
                 mover = "; render() of a game names the player to move" if env.players > 1 else ""
                 raise Broken(

@@ -58,8 +58,8 @@ class ObservationWrapper(Wrapper):
         self._actions: list[str] = []
         self._text = ""
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
-        observation, info = super().reset(seed, **given)
+    def reset(self, seed: int | None = None, **kwargs: Any) -> ResetResult:
+        observation, info = super().reset(seed, **kwargs)
         observation, own = self._marked(observation, info)
         self._pictures = [own]
         if self.apply_chat_template_on_reset:

@@ -52,8 +52,8 @@ class ToolEnvWrapper(Wrapper):
         self.tool_use_counter = self.tool_success_counter = 0
         self._over = True
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
-        observation, info = super().reset(seed, **given)
+    def reset(self, seed: int | None = None, **kwargs: Any) -> ResetResult:
+        observation, info = super().reset(seed, **kwargs)
         for tool in self._adapted():
             tool.reset()
         info["prev_ep_tool_use_counter"] = self.tool_use_counter

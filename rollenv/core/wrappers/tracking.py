@@ -15,8 +15,8 @@ class EpisodeTrackingWrapper(Wrapper):
         self.step_counter = 0
         self.cumulative_rewards = 0.0
 
-    def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
-        observation, info = super().reset(seed, **given)
+    def reset(self, seed: int | None = None, **kwargs: Any) -> ResetResult:
+        observation, info = super().reset(seed, **kwargs)
         info["prev_ep_step_counter"] = self.step_counter
         info["prev_ep_cumulative_rewards"] = self.cumulative_rewards
         self.step_counter, self.cumulative_rewards = 0, 0.0

@@ -52,6 +52,12 @@ class PaysNoAnswer(Sum):
         return said, 0.5 if not action.strip() else reward, *rest
 
 
+class CallsAllSuccess(Sum):
+    def _step(self, action):
+        said, *rest, info = super()._step(action)
+        return said, *rest, info | {"success": True}
+
+
 class PaysLength(Sum):
     def _step(self, action):
         said, reward, *rest = super()._step(action)
@@ -157,6 +163,72 @@ class ShowsInInfo(Sum):
     def _reset(self, options):
         text, info = super()._reset(options)
         return text, info | {"gold": self.a + self.b}
+
+
+class ShowsInside(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return text, info | {"row": [{"gold": self.a + self.b}]}
+
+
+class ShowsLater(Sum):
+    """Says the answer to whoever is wrong, and lets them try once more."""
+
+    tried = False
+
+    def _reset(self, options):
+        self.tried = False
+        return super()._reset(options)
+
+    def _step(self, action):
+        tried, self.tried = self.tried, True
+        _, reward, *_, info = super()._step(action)
+        return f"The answer was {self.a + self.b}. Try again.", reward, bool(reward), tried and not reward, info
+
+
+class ListsTheRightFirst(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return text, info | {"actions": [self.oracle_action(), *(f"\\boxed{{{n}}}" for n in range(19))]}
+
+
+class SharesTheSum(Sum):
+    """What one instance draws is another's."""
+
+    drawn: dict[str, int] = {}
+
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        self.drawn["a"] = self.a
+        return text, info
+
+    def _step(self, action):
+        self.a = self.drawn["a"]
+        return super()._step(action)
+
+
+class PaysOnce(Sum):
+    paid: set[tuple[int, int]] = set()
+
+    def _step(self, action):
+        said, reward, *rest = super()._step(action)
+        reward *= (self.a, self.b) not in self.paid
+        self.paid.add((self.a, self.b))
+        return said, reward, *rest
+
+
+class LooksDiffer(Sum):
+    looks = 0
+
+    def render(self):
+        self.looks += 1
+        return f"{self.a} + {self.b}, look {self.looks}"
+
+
+class SetsVariables(Sum):
+    def _reset(self, options):
+        os.environ["PATH"] = "/opt/sums"
+        return super()._reset(options)
 
 
 class NeverEnds(Sum):
