@@ -102,6 +102,14 @@ def engine_in(place, folder, log):
             server.kill()
 
 
+def is_greedy(model, asked, ids):
+    """Return whether each token is the model's best behind those before it, or one that rounding could prefer."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*asked, *ids]])).logits[0, len(asked) - 1 : -1]
+    drawn = logits.gather(1, torch.tensor(ids, dtype=torch.long)[:, None])[:, 0]
+    return bool((logits.amax(1) - drawn < 1e-4).all())
+
+
 def adapter_of(model, seed=0, rank=4):
     """A LoRA adapter of random tensors for some of a model's projections, by peft's names."""
     torch.manual_seed(seed)

@@ -10,7 +10,7 @@ import random
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from vllm_places import PLACES, adapter_of, engine_in, runner, save_model
+from vllm_places import PLACES, adapter_of, engine_in, is_greedy, runner, save_model
 
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
@@ -55,14 +55,6 @@ def prompt(n, seed=0):
 
 async def play(engine, prompts, sampling):
     return await asyncio.gather(*(engine.generate(p, sampling, random.Random(s)) for s, p in enumerate(prompts)))
-
-
-def generated(model, asked, tokens):
-    if not tokens:
-        return []
-    ids = torch.tensor([asked])
-    more = {"do_sample": False, "max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": 0}
-    return model.generate(ids, attention_mask=torch.ones_like(ids), **more)[0, len(asked) :].tolist()
 
 
 def changed(model, seed=1):
@@ -111,9 +103,8 @@ def check_middle(responses, version, before, after):
     for n, response in enumerate(responses):
         cut = response.versions.count(version)
         assert response.versions == [version] * cut + [version + 1] * (len(response.ids) - cut)
-        assert response.ids[: min(cut, 20)] == generated(before, prompt(20 + n, n), min(cut, 20))
-        rest = min(20, len(response.ids) - cut)
-        assert response.ids[cut : cut + rest] == generated(after, (*prompt(20 + n, n), *response.ids[:cut]), rest)
+        assert is_greedy(before, prompt(20 + n, n), response.ids[:cut])
+        assert is_greedy(after, (*prompt(20 + n, n), *response.ids[:cut]), response.ids[cut:])
     assert responses[-1].versions.count(version) == 0, "what begins while weights change is drawn with the new ones"
 
 
@@ -181,7 +172,7 @@ def test_unfinished_responses_go_on_with_a_new_adapter(engine, model, folder):
         version, responses = runner.run(in_the_middle(engine, adapter_of(model, seed - 1), adapter_of(model, seed)))
         check_middle(responses, version, models[seed - 1], models[seed])
     runner.run(engine.update_weights(base))  # and back to no adapter
-    assert runner.run(play(engine, [prompt(20)], Sampling(0.0, 20)))[0].ids == generated(model, prompt(20), 20)
+    assert is_greedy(model, prompt(20), runner.run(play(engine, [prompt(20)], Sampling(0.0, 20)))[0].ids)
 
 
 def test_what_is_wrong_is_said_and_changes_nothing(engine, model):
@@ -196,7 +187,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(engine, model):
         runner.run(engine.update_weights(adapter_of(model, rank=16)))
     runner.run(engine.resume())
     assert engine.version == version
-    assert runner.run(play(engine, [prompt(20)], Sampling(0.0, 20)))[0].ids == generated(model, prompt(20), 20)
+    assert is_greedy(model, prompt(20), runner.run(play(engine, [prompt(20)], Sampling(0.0, 20)))[0].ids)
 
 
 def test_what_is_cancelled_makes_room(engine):
