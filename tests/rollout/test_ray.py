@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from ray_cluster import another_node, local_cluster, ray, search_path
-from troubled import ID, Echo, all_up, chain, register
+from troubled import ID, Echo, all_up, assert_whole, register
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
@@ -44,17 +44,6 @@ def troubled(monkeypatch):
 def pool(cluster, second_node):
     with RayWorkers(2, envs_per_actor=16, actor_options=OPTIONS, ping_every=0.5) as workers:
         yield workers
-
-
-def as_played(trajectory):
-    return [turn.observation for turn in trajectory.turns] + [trajectory.final_observation]
-
-
-def assert_whole(groups, tasks):
-    for group, task in zip(groups, tasks, strict=True):
-        for trajectory in group:
-            assert trajectory.status == "terminated", trajectory.error
-            assert as_played(trajectory) == chain(task, [turn.text for turn in trajectory.turns])
 
 
 @pytest.mark.smoke

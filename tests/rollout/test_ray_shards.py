@@ -6,7 +6,7 @@ import functools
 import pytest
 import torch
 from ray_cluster import another_node, local_cluster, ray, search_path
-from troubled import ID, Echo, chain, register
+from troubled import ID, Echo, assert_whole, register
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
@@ -97,11 +97,7 @@ def test_a_shard_or_a_node_that_is_lost_costs_its_groups_another_play(cluster, s
         groups = manager.run(play(manager))
         assert fleet.begun_again >= 1
     assert [group.task for group in groups] == tasks
-    for group in groups:
-        for t in group:
-            assert t.status == "terminated", t.error
-            said = [turn.observation for turn in t.turns] + [t.final_observation]
-            assert said == chain(group.task, [turn.text for turn in t.turns])
+    assert_whole(groups, tasks)
 
 
 def test_weights_reach_all_shards_and_those_that_start_later(cluster):

@@ -100,6 +100,15 @@ def chain(task, actions):
     return seen
 
 
+def assert_whole(groups, tasks):
+    """Every episode of the tasks ended as an undisturbed one."""
+    for group, task in zip(groups, tasks, strict=True):
+        for trajectory in group:
+            assert trajectory.status == "terminated", trajectory.error
+            seen = [turn.observation for turn in trajectory.turns] + [trajectory.final_observation]
+            assert seen == chain(task, [turn.text for turn in trajectory.turns])
+
+
 class Echo(Session):
     """Says what it saw, after a while."""
 
