@@ -189,7 +189,10 @@ class VLLMEngine:
         self._suspended = True
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Load all weights of the model, by their names in transformers, or an adapter."""
+        """Load all weights of the model, by their names in transformers, or an adapter.
+
+        A run has merged its adapter before if this engine takes none (``TrainConfig.weight_form``).
+        """
         if weights is None:
             why = "keeps its own model: pass the trained model's named weights to update_weights()"
             raise UsageError(f"{self.transport.name} {why}")

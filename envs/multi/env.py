@@ -18,7 +18,7 @@ MultiStep = tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, b
 class MultiAgentEnv(Env):
     """An environment in which several agents act, in turns or at once.
 
-    Rollouts and training do not use this contract: they read ``info["player"]`` (:mod:`rollenv.envs.multi.seat`).
+    Rollouts and training do not use this contract: they read ``info["player"]`` (``rollenv.plugins.players.table``).
 
     A game implements :meth:`_new_game`, :meth:`_process_actions` and :meth:`observe`, and extends ``_get_state`` and
     ``_set_state`` by its own state. Draws come from ``np_random``, as everywhere.

@@ -103,7 +103,7 @@ class Env(gymnasium.Env[str, str]):
     picture_words: Mapping[str, str] = {}
     #: The keys that ``reset(options=...)`` takes; any other is an error.
     reset_options: frozenset[str] = frozenset()
-    #: Number of players. With several, info["player"] says who moves next (the guide of seats has the contract).
+    #: Number of players. With several, info["player"] says who moves next (``rollout.validation`` has the keys).
     players: int = 1
     #: With several, the return of a player who fails (it raises, hangs or fills a context), and of each other.
     forfeit_returns: tuple[float, float] = (-1.0, 1.0)

@@ -1,6 +1,8 @@
 """Validation of values that environments and agents return: type, size and finiteness.
 
-A wrong value fails its episode, with an error that names it by ``what``; a valid one is converted to plain Python.
+A wrong value is a :class:`BadValue` that names it by ``what``; a valid one is converted to plain Python. That of an
+environment fails its episode after replays (``workers.base``), that of an agent or a reward at once (``Episode``); that
+of a group's reward or a recipe's own function ends the run, since it would fail every episode.
 """
 
 from __future__ import annotations

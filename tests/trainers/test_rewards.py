@@ -346,7 +346,7 @@ def test_a_judge_is_not_asked_about_nothing():
     [(r"(a|a)+b", "a" * 60), (r".*<a>.*</a>.*<b>.*</b>.*<c>.*</c>", "<a></a><b></b><c>" * 3000)],
 )
 def test_a_pattern_that_backtracks_forever_is_no_match(pattern, response, caplog, monkeypatch):
-    monkeypatch.setattr("rollenv.trainers.rewards.shape.PATIENCE", 0.2)
+    monkeypatch.setattr("rollenv.trainers.rewards.format.PATIENCE", 0.2)
     assert worth(Format(pattern, missed=-0.5), answered(response)) == -0.5
     assert "took over" in caplog.text
 

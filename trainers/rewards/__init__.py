@@ -12,10 +12,10 @@ A reward function takes a finished trajectory and returns a number that is added
 """
 
 from rollenv.trainers.rewards.base import ByDomain, Reward, Sum
+from rollenv.trainers.rewards.format import Format
 from rollenv.trainers.rewards.function import FunctionFailed, FunctionReward
 from rollenv.trainers.rewards.instructions import CHECKS, Instructions, RowInstructions, follows
 from rollenv.trainers.rewards.judge import Judge, JudgeFailed
-from rollenv.trainers.rewards.shape import Format
 
 __all__ = [
     "CHECKS",

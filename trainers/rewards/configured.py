@@ -23,10 +23,10 @@ from rollenv.trainers.config.rewards import (
 )
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 from rollenv.trainers.rewards.base import Reward, Sum, domains
+from rollenv.trainers.rewards.format import Format
 from rollenv.trainers.rewards.function import FunctionReward
 from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
 from rollenv.trainers.rewards.judge import TEMPLATE, Judge
-from rollenv.trainers.rewards.shape import Format
 
 
 class DomainRewards:

@@ -1,4 +1,4 @@
-"""Wire protocols; each is a module with ``routes(server)``, which returns Starlette routes.
+"""Wire protocols; each is a module with ``routes(server)``, which returns Starlette routes for ``serve.app`` to mount.
 
 Other packages add protocols through the entry point group ``rollenv.protocols``, each entry naming such a module.
 """
