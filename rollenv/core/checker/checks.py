@@ -228,11 +228,14 @@ def check_seeds(subject: Subject) -> None:
         expect_same(first, play(two, actions, seed), f"two instances, both reset with seed {seed}")
         expect_same(second, play(two, actions), f"two instances after seed {seed}, at the next reset without a seed")
         one.reset(seed)
-        two.reset(seed + 1)
         with contextlib.suppress(Exception):  # an expert may find no way
             actions = [one.oracle_action(), *actions] if "oracle" in subject.abilities else actions
-        beside = play(one, actions, reset=False)
-        expect_same(beside, play(two, actions, seed)[1:], f"seed {seed}, with another begun beside it, and alone")
+        alone = play(two, actions, seed)
+        one.reset(seed)
+        two.reset(seed + 1)
+        beside = [*alone[:1], *play(one, actions, reset=False)]
+        if alone == play(two, actions, seed):  # else an expert's command shows the time
+            expect_same(beside, alone, f"seed {seed}, with another episode begun beside it, and alone")
     one.close()
     two.close()
 
