@@ -30,7 +30,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
-from rollenv.core.errors import EpisodeOver, NoSuchAbility, UsageError, did_you_mean
+from rollenv.core.errors import EpisodeOver, NoSuchAbility, UsageError, WrongResult, did_you_mean
 from rollenv.core.pictures import pictures
 from rollenv.core.spaces import TextSpace
 
@@ -207,7 +207,7 @@ class Env(gymnasium.Env[str, str]):
         """Return what the author's method did, if it has these parts, the last a dict."""
         if not isinstance(result, tuple | list) or len(result) != len(parts) or not isinstance(result[-1], dict):
             kinds = [type(x).__name__ for x in result] if isinstance(result, tuple | list) else type(result).__name__
-            raise TypeError(f"{self} returned {kinds}; return ({', '.join(parts)}), where info is a dict")
+            raise WrongResult(f"{self} returned {kinds}; return ({', '.join(parts)}), where info is a dict")
         return result
 
     def _rollenv_checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:

@@ -57,6 +57,10 @@ class EnvTimeout(RollenvError, TimeoutError):
     """An environment did not answer in time."""
 
 
+class WrongResult(RollenvError, TypeError):
+    """What an environment's ``_reset`` or ``_step`` returned does not have the parts that it must have."""
+
+
 class Unsolvable(RollenvError, RuntimeError):
     """The task can no longer be completed from the current state, so an expert has no next action."""
 

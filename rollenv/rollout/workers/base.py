@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from rollenv.core import cards, drawing
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import MissingExtra, RollenvError, Unsolvable, UsageError, describe, error_text
+from rollenv.core.errors import MissingExtra, RollenvError, Unsolvable, UsageError, WrongResult, describe, error_text
 from rollenv.core.human_input import few_actions, listed_actions
 from rollenv.core.registry import spec
 from rollenv.rollout import validation
@@ -265,7 +265,7 @@ _ACTIONS = ("oracle_action", "sample_random_action")
 
 def env_failure(env_id: str, what: str, error: BaseException) -> EnvFailure:
     """Convert an exception of an environment to a failure."""
-    if isinstance(error, validation.BadValue):
+    if isinstance(error, validation.BadValue | WrongResult):
         return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")
     return EnvFailure("raised", f"{env_id}: {what} raised {describe(error)}")
 
