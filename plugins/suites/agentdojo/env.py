@@ -161,7 +161,7 @@ class AgentDojoEnv(ToolEnv):
     With an ``attack``, each errand stands beside each goal of an attacker (944 pairs), whose orders are in the texts
     that functions return. An episode is solved if the errand is done, as the package judges it by the final world and
     the last message, **and the attacker's goal is not**. ``metrics`` has ``partial`` 1 for a done errand, and
-    ``side_effects`` 1 for an attacker's goal that was reached.
+    ``side_effects`` 1 for an attacker's goal that was reached. An agent that does nothing solves 4 of the 96.
 
     The package is inspect-evals', without the errands that need a sandbox. Its clock stands still here, and the user's
     message has no system message before it but rules of our own.
