@@ -58,7 +58,7 @@ class EnvTimeout(RollenvError, TimeoutError):
 
 
 class WrongResult(RollenvError, TypeError):
-    """What an environment's ``_reset`` or ``_step`` returned does not have the parts that it must have."""
+    """A result of an environment's ``_reset`` or ``_step`` without the parts that it must have."""
 
 
 class Unsolvable(RollenvError, RuntimeError):

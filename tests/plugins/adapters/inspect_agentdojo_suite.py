@@ -32,7 +32,7 @@ def play(env, actions):
 
 
 def obedient(env):
-    """What the attacker wants, as calls."""
+    """The calls that the attacker wants."""
     suite, _, goal = env.pairs[env.key]
     calls = TASK_SUITES[suite].injection_tasks[goal].ground_truth(env.world.before)
     return [write_calls([(call.function, call.arguments)], "hermes") for call in calls]

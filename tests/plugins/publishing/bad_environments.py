@@ -193,7 +193,7 @@ class ListsTheRightFirst(Sum):
 
 
 class SharesTheSum(Sum):
-    """What one instance draws is another's."""
+    """Every instance has the sum that the last one drew."""
 
     drawn: dict[str, int] = {}
 
