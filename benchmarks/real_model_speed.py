@@ -99,8 +99,10 @@ def with_local(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int
     import torch
     from transformers import AutoModelForCausalLM
 
+    from rollenv.agents.engines.cpu_threads import CpuThreads
     from rollenv.agents.engines.local import LocalEngine
 
+    CpuThreads(torch.get_num_threads())  # as the commands do
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
     engine = LocalEngine(model, frozenset())
     return with_engine(engine, made, engine.forget)
@@ -117,13 +119,16 @@ def with_vllm(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int]
 
 def with_learner(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int]]:
     import numpy as np
+    import torch
 
+    from rollenv.agents.engines.cpu_threads import CpuThreads
     from rollenv.trainers.config import load_config
     from rollenv.trainers.ranks import ALONE
     from rollenv.trainers.run_dir import RunDir
     from rollenv.trainers.training_state import begin
     from rollenv.trainers.updater import Updater
 
+    CpuThreads(torch.get_num_threads())  # as the commands do
     config = load_config("smollm2_arithmetic", [f"model={folder / 'model'}", "optimizer.lr=1e-8"])
     learner = Updater(config, begin(config, {}, lambda *_: None, ALONE), RunDir(folder / "run"))
     groups = pickle.loads((folder / "groups.pickle").read_bytes())
@@ -221,7 +226,12 @@ def run(way: str, arguments: list[str]) -> dict[str, Any]:
     """The result of a way, in a process of its own."""
     environment = WAYS[way][0] if way else ""
     python = str(ROOT / ".bench" / environment / "bin" / "python") if environment else sys.executable
-    more = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
+    more = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "HF_HUB_OFFLINE": "1",
+        "THP_MEM_ALLOC_ENABLE": "1",
+    }  # large pages: for all ways
     env = os.environ | more | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([python, __file__, "--way", way, *arguments], capture_output=True, text=True, env=env)
     if done.returncode:

@@ -11,6 +11,7 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:
         print(rollenv.__version__)  # noqa: T201
         return
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch reads it once: large pages for its tensors on CPUs
     from rollenv.cli.main import main
 
     main()

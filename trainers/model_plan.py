@@ -65,7 +65,7 @@ def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
 
     if not how and not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):
         raise UsageError(f"cannot load a model from {name!r}: {folder} holds no weights (*.safetensors)")
-    with reading(str(folder)):
+    with reading(str(folder / how.get("gguf_file", ""))):
         settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **NO_CODE, **how)
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **NO_CODE, **how)
     context = getattr(settings.get_text_config(), "max_position_embeddings", None)

@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from rollenv.agents.engines.base import Ids, vision_of
 from rollenv.agents.engines.decode_graphs import DecodeGraphs
-from rollenv.agents.engines.packed_linear import PackedLinears
+from rollenv.agents.engines.onednn import PackedLinears
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
 from rollenv.agents.vision import Sight, attended, joined
@@ -199,7 +199,7 @@ class BatchCache:
             inputs.pop("token_type_ids", None)  # for a mask that is given here
         hidden = torch.arange(self._plan.longest, device=ids.device) > last[:, None, :, None]
         mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=ids.device).masked_fill_(hidden, -torch.inf)
-        with self._packed(ids.numel()):
+        with self._packed():
             out = self.model(
                 **inputs, attention_mask=mask, position_ids=rope, **self._cache_kwargs, use_cache=True, logits_to_keep=1
             )

@@ -33,7 +33,7 @@ from rollenv.core.needs import extra
 with extra("train", "Running a model"):
     import torch
 
-    from rollenv.agents.engines import packed_linear
+    from rollenv.agents.engines import onednn
     from rollenv.agents.engines.adapters import Adapter
     from rollenv.agents.engines.kv_cache import BatchCache, Distributions, cache_argument
     from rollenv.agents.engines.radix import PrefixCache
@@ -103,6 +103,7 @@ class LocalEngine:
     ):
         check_model(model)
         fix_frequencies(model)
+        onednn.use_onednn(model)
         self.model, self.max_batch_tokens, self._decode = model, max_batch_tokens, decode
         self.stop = stop | generation_stops(getattr(model, "generation_config", None))
         self.max_context = context_length(model.config)
@@ -193,7 +194,7 @@ class LocalEngine:
             raise UsageError(f"a model on a CPU multiplies in float32 or bfloat16, not in {name!r}")
         if name == "bfloat16" and self.model.device.type != "cpu":
             raise UsageError("precision is for models on CPUs; on a GPU a model plays in the type that it is stored in")
-        if name == "bfloat16" and not packed_linear.multiplies_in_bfloat16():
+        if name == "bfloat16" and not onednn.multiplies_in_bfloat16():
             raise UsageError("this CPU has no instructions for bfloat16, such as AVX512; take float32")
         self.precision = getattr(torch, name)
         self._batch = BatchCache(self.model, self.precision)

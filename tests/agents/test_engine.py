@@ -26,7 +26,7 @@ from transformers import (
 
 from rollenv import UsageError
 from rollenv.agents.base import ContextFull
-from rollenv.agents.engines import packed_linear
+from rollenv.agents.engines import onednn
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.engines.local import LocalEngine, context_length
 from rollenv.agents.engines.scoring import score
@@ -511,7 +511,7 @@ def test_model_of_forty_megabytes_draws_with_its_current_weights():
         asyncio.run(engine.update_weights())
 
 
-@pytest.mark.skipif(not packed_linear.multiplies_in_bfloat16(), reason="this CPU has no instructions for bfloat16")
+@pytest.mark.skipif(not onednn.multiplies_in_bfloat16(), reason="this CPU has no instructions for bfloat16")
 def test_bfloat16_draws_close_to_the_models_own_probabilities_and_follows_new_weights(model):
     model = copy.deepcopy(model)
     engine = LocalEngine(model, STOP)
@@ -535,6 +535,26 @@ def test_a_precision_that_is_none_is_refused(model):
 
 
 def test_bfloat16_is_refused_where_the_cpu_has_no_instructions_for_it(model, monkeypatch):
-    monkeypatch.setattr(packed_linear, "multiplies_in_bfloat16", lambda: False)
+    monkeypatch.setattr(onednn, "multiplies_in_bfloat16", lambda: False)
     with pytest.raises(UsageError, match="float32"):
         LocalEngine(model, STOP).set_precision("bfloat16")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(4, 96), (600, 96), (8, 200, 96)])
+def test_linear_layers_by_onednn_and_their_gradients_are_those_of_torch(shape, bias):
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(96, 80, bias=bias)
+    fast = copy.deepcopy(plain)
+    onednn.use_onednn(fast)
+    plain.weight.requires_grad_(bias)
+    fast.weight.requires_grad_(bias)
+    inputs = torch.randn(shape)
+    results = []
+    for layer in (plain, copy.deepcopy(fast)):
+        given = inputs.clone().requires_grad_()
+        output = layer(given)
+        output.square().sum().backward()
+        results.append([output.detach(), given.grad, *(p.grad for p in layer.parameters() if p.requires_grad)])
+    for own, fast_one in zip(*results, strict=True):
+        assert torch.allclose(own, fast_one, rtol=1e-4, atol=1e-4 * own.abs().max())

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.base import vision_of
 from rollenv.agents.engines.local import fix_frequencies
+from rollenv.agents.engines.onednn import use_onednn
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.vision import vision_parts, why_blind
 from rollenv.core.errors import UsageError
@@ -66,6 +67,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.model, self.temperature, self.most_logits = model.requires_grad_(True), temperature, most_logits
         fix_frequencies(model)
+        use_onednn(model)
         self.packs = choose_attention(model)
         self.scores: nn.Module | None = getattr(model, "score", None)
         self.head = None if self.scores else head_of(model)
