@@ -1,4 +1,4 @@
-"""Tokens per second with SmolLM2-135M: drawing beside transformers and vLLM, updates beside TRL, and peak memory.
+"""Tokens per second with a real model: drawing beside transformers and vLLM, updates beside TRL, and peak memory.
 
 Each way runs in a process of its own, so that its memory can be told apart; the rounds take turns. When drawing, all
 have the same prompts and no stop token, so all draw equally many. Updates have the same tokens and advantages.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import pickle
@@ -26,8 +27,11 @@ from typing import Any
 from common import ROOT, header, save, table
 
 NEW_TOKENS = 32
-#: Name of a set of 32 prompts: how many tasks, copies of each, and examples that come before all.
+#: Name of a set of prompts: how many tasks, copies of each, and examples that come before all.
 PROMPTS = {
+    "one prompt": (1, 1, 0),
+    "16 different prompts": (16, 1, 0),
+    "64 different prompts": (64, 1, 0),
     "32 different prompts": (32, 1, 0),
     "4 prompts, 8 copies of each": (4, 8, 0),
     "32 different prompts behind five shared examples": (32, 1, 5),
@@ -35,7 +39,7 @@ PROMPTS = {
 UPDATE = "an update by 4 groups of 8"
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, model: str) -> None:
     """Write the model, the prompts, and a batch of the recipe ``smollm2_arithmetic``."""
     from rollenv.rollout.manager import RolloutManager
     from rollenv.trainers.config import load_config
@@ -44,7 +48,7 @@ def prepare(folder: Path) -> None:
 
     made: dict[str, Any] = {}
     for name, (tasks, copies, examples) in PROMPTS.items():
-        config = load_config("smollm2_arithmetic", [f"prompt.examples={examples}"])
+        config = load_config("smollm2_arithmetic", [f"prompt.examples={examples}", f"model={model}"])
         parts = begin(config, {}, lambda *_: None, ALONE)
         with RolloutManager(parts.player) as manager:
             groups = manager.batch(parts.source, tasks, 1)
@@ -95,7 +99,7 @@ def with_engine(engine: Any, made: dict[str, Any], forget: Callable[[], None]) -
     return {name: lambda prompts=made[name]: run(prompts) for name in PROMPTS}
 
 
-def with_local(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int]]:
+def with_local(folder: Path, made: dict[str, Any], precision: str = "float32") -> dict[str, Callable[[], int]]:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -105,14 +109,15 @@ def with_local(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int
     CpuThreads(torch.get_num_threads())  # as the commands do
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
     engine = LocalEngine(model, frozenset())
+    engine.set_precision(precision)
     return with_engine(engine, made, engine.forget)
 
 
-def with_vllm(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int]]:
+def with_vllm(folder: Path, made: dict[str, Any], precision: str = "float32") -> dict[str, Callable[[], int]]:
     from rollenv.agents.engines.vllm import VLLMEngine
     from rollenv.agents.engines.vllm_local import LocalTransport
 
-    options = {"dtype": "float32", "max_model_len": 1024, "enforce_eager": True, "block_size": 32}
+    options = {"dtype": precision, "max_model_len": 1024, "enforce_eager": True, "block_size": 32}
     engine = VLLMEngine(LocalTransport(folder / "model", **options), frozenset())
     return with_engine(engine, made, lambda: asyncio.run(engine.transport.forget()))
 
@@ -199,6 +204,8 @@ WAYS: dict[str, tuple[str, Callable[[Path, dict[str, Any]], dict[str, Callable[[
     "transformers.generate": ("", with_transformers),
     "vLLM 0.32 for CPUs": ("vllm", with_vllm),
     "LocalEngine": ("", with_local),
+    "vLLM, bfloat16": ("vllm", functools.partial(with_vllm, precision="bfloat16")),
+    "LocalEngine, bfloat16": ("", functools.partial(with_local, precision="bfloat16")),
     "TRL 1.16": ("trl", with_trl),
     "rollenv": ("", with_learner),
 }
@@ -246,6 +253,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="processes of each way")
     parser.add_argument("--repeats", type=int, default=2, help="measurements in each process")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", default="smollm2-135m", help="folder, GGUF file or name")
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -253,14 +262,14 @@ def main() -> None:
         if given.way:
             measure(given.way, given.folder, given.repeats, given.threads)
         else:
-            prepare(given.folder)
+            prepare(given.folder, given.model)
         return
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["--folder", folder, "--repeats", str(given.repeats), "--threads", str(given.threads)]
-        run("", arguments)
-        results: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+        run("", [*arguments, "--model", given.model])
+        results: dict[str, list[dict[str, Any]]] = {way: [] for way in given.ways}
         for _ in range(given.rounds):
-            for way in WAYS:
+            for way in given.ways:
                 results[way].append(run(way, arguments))
     rows = []
     for what in (*PROMPTS, UPDATE):
@@ -273,9 +282,9 @@ def main() -> None:
                 span = f"{min(rates):.0f} to {max(rates):.0f}"
                 rows.append((what, way, f"{rate:.0f}", span, f"{rate / base:.2f}", f"{peak:.1f}"))
     note = (
-        f"SmolLM2-135M in float32, {given.threads} threads. Drawing: {NEW_TOKENS} tokens behind each of 32 prompts, "
-        "drawn tokens per second. Updates: tokens of prompts and responses per second, each counted as often as a "
-        "sample has it. Medians (and extremes) over all rounds.\n\n"
+        f"{given.model} in float32 where nothing else is said, {given.threads} threads. Drawing: {NEW_TOKENS} tokens "
+        "behind each prompt, drawn tokens per second. Updates: tokens of prompts and responses per second, each counted "
+        "as often as a sample has it. Medians (and extremes) over all rounds.\n\n"
     )
     head = ("what", "way", "tokens/s", "range", "ratio", "peak memory, GB")
     save("real_model_speed", header() + "\n" + note + table(head, rows))
