@@ -283,8 +283,8 @@ def main() -> None:
                 rows.append((what, way, f"{rate:.0f}", span, f"{rate / base:.2f}", f"{peak:.1f}"))
     note = (
         f"{given.model} in float32 where nothing else is said, {given.threads} threads. Drawing: {NEW_TOKENS} tokens "
-        "behind each prompt, drawn tokens per second. Updates: tokens of prompts and responses per second, each counted "
-        "as often as a sample has it. Medians (and extremes) over all rounds.\n\n"
+        "behind each prompt, drawn tokens per second. Updates: tokens of prompts and responses per second, each "
+        "counted as often as a sample has it. Medians (and extremes) over all rounds.\n\n"
     )
     head = ("what", "way", "tokens/s", "range", "ratio", "peak memory, GB")
     save("real_model_speed", header() + "\n" + note + table(head, rows))
