@@ -20,6 +20,7 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.core import registry
 from rollenv.trainers.config import TrainConfig, load_config
+from rollenv.trainers.config.load import parse_config
 from rollenv.trainers.config.section import union_of
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
@@ -361,3 +362,19 @@ def test_every_key_of_every_variant_is_tried():
     assert not {key for variant, key in wanted if (variant, key) not in covered} - NO_DIFFERENCE.keys()
     assert NO_DIFFERENCE.keys() <= {key for _, key in wanted}
     assert not {key for _, key in covered} & NO_DIFFERENCE.keys()
+
+
+@pytest.mark.parametrize(
+    ("section", "former", "now"),
+    [
+        ("rewards", {"drop_truncated": False, "limit_penalty": 0.0, "drop_long_failures": 0}, {}),
+        ("rewards", {"drop_truncated": True, "limit_penalty": 0.0, "drop_long_failures": 0}, {"at_limit": "drop"}),
+        ("rewards", {"drop_truncated": False, "limit_penalty": 0.5}, {"at_limit": 0.5}),
+        ("batches", {"kind": "stored", "long": "drop"}, {"kind": "stored", "unusable": "drop"}),
+    ],
+)
+def test_a_configuration_that_an_earlier_version_stored_is_read(section, former, now):
+    env = {"env": {"id": words.ID}, "algorithm": {"name": "imitation"} if section == "batches" else {"name": "grpo"}}
+    assert getattr(parse_config(env | {section: former}), section) == getattr(
+        parse_config(env | {section: now}), section
+    )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AliasChoices, Field, field_validator
 
 from rollenv.core.errors import UsageError
 from rollenv.rollout.records.where import Where
@@ -104,7 +104,7 @@ class StoredConfig(Section):
     """Passes over the rows, which then set ``iterations``; 0 to train for ``iterations``."""
     held_out: float = Field(0.05, ge=0, lt=1)
     """The share of rows that are never trained on, on which evaluations measure the loss."""
-    unusable: Literal["error", "drop"] = "error"
+    unusable: Literal["error", "drop"] = Field("error", validation_alias=AliasChoices("unusable", "long"))
     """Treatment of a row that cannot be learned: longer than the model's context (none is ever cut), with an empty
     answer, a role or shape that is not known, or equal answers to compare. Dropped ones are counted."""
     episodes: int = Field(500, ge=1)

@@ -188,12 +188,13 @@ class RewardsConfig(Section):
     @classmethod
     def _read_former_keys(cls, given: Any) -> Any:
         """Read ``drop_truncated`` and ``limit_penalty``, which became ``at_limit``."""
-        if not isinstance(given, dict) or not {"drop_truncated", "limit_penalty"} & given.keys():
+        if not isinstance(given, dict):
             return given
-        rest = {key: value for key, value in given.items() if key not in ("drop_truncated", "limit_penalty")}
-        if given.get("drop_truncated"):
-            return {"at_limit": "drop", **rest}
-        return {"at_limit": given.get("limit_penalty") or "keep", **rest}
+        rest = dict(given)
+        dropped, penalty = rest.pop("drop_truncated", False), rest.pop("limit_penalty", 0)
+        if rest.get("drop_long_failures") == 0:  # unused, as in each stored configuration
+            del rest["drop_long_failures"]
+        return {"at_limit": "drop" if dropped else penalty, **rest} if dropped or penalty else rest
 
     @property
     def per_episode(self) -> str:
