@@ -34,6 +34,8 @@ LOOK_EVERY = float(os.environ.get("ROLLENV_LAUNCH_POLL", "5"))
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
 
 Variable = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+#: Without the characters that YAML changes or refuses.
+Text = Annotated[str, Field(pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]*$")]
 
 
 class LaunchFailed(RollenvError):
@@ -43,13 +45,14 @@ class LaunchFailed(RollenvError):
 @dataclass(frozen=True)
 class Job:
     """A run for other machines: its folder here and that of logs, its name of letters, digits and hyphens, the script
-    of each machine, and the texts of all files by name, the one that is submitted first.
+    of each machine, whether it continues, and the texts of all files by name, the one that is submitted first.
     """
 
     path: Path
     logs: Path
     name: str
     node: str
+    resumed: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -95,13 +98,13 @@ class BaseLauncher(Launcher):
     """The virtual environment with rollenv on the machines; by default what is on their PATH."""
     folder: HomePath = ""
     """The working folder on the machines, from which a relative ``run_dir`` starts; by default this one."""
-    environment: dict[Variable, str] = Field(default_factory=dict)
+    environment: dict[Variable, Text] = Field(default_factory=dict)
     """Environment variables, which are written into the script. RAY_START_OPTIONS are options of ``ray start``."""
     secrets: list[Variable] = Field(default_factory=list)
     """Names of environment variables whose values are passed on and never written."""
     logs: HomePath = ""
     """Folder of the job's logs; by default ``launch/`` in the run folder."""
-    hours: float = Field(0, ge=0)
+    hours: float = Field(0, ge=0, le=100_000)
     """Time limit; 0 for that of the machines."""
     requeue: int = Field(0, ge=0, le=1000)
     """Maximum restarts of a job that failed or was preempted, from its last checkpoint."""
@@ -159,7 +162,7 @@ class BaseLauncher(Launcher):
         )
         if path is None:
             raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
-        job = self._job(config, recipe, path, changes if resume else [])
+        job = self._job(config, recipe, path, changes if resume else [], resume)
         record = job.script.with_name("job")
         if not resume and any(one.name != LAUNCHED or record.exists() for one in path.glob("*")):
             named = f" as {self.kind} job {record.read_text()}" if record.exists() else ""
@@ -196,15 +199,16 @@ class BaseLauncher(Launcher):
             raise
         return path
 
-    def _job(self, config: TrainConfig, recipe: str, path: Path, changes: list[str]) -> Job:
+    def _job(self, config: TrainConfig, recipe: str, path: Path, changes: list[str], resumed: bool) -> Job:
         """Return a run as a job, with its files rendered.
 
         Raises:
             UsageError: a template cannot be read, or names a field that there is not.
         """
         name = re.sub(r"[^a-z0-9]+", "-", path.name.lower()).strip("-")
-        if name != path.name or len(name) > 45:
-            name = f"{name[:38].strip('-') or 'run'}-{hashlib.sha256(path.name.encode()).hexdigest()[:6]}"
+        if name != path.name or len(name) > 45 or not name[:1].isalpha():
+            letter = name[:1].isalpha()  # as names of clusters and services begin
+            name = f"{(name if letter else f'run-{name}')[:38].strip('-')}-{hashlib.sha256(path.name.encode()).hexdigest()[:6]}"
         settings = "\n".join(differences(config.model_copy(update={"launch": None, "run_dir": ""})))
         lines = [f"export {key}={shlex.quote(value)}" for key, value in self.environment.items()]
         if own_functions(config) and Path(recipe).is_file():
@@ -224,7 +228,7 @@ class BaseLauncher(Launcher):
         }
         node = filled("node.sh", fields)
         logs = Path(self.logs) if self.logs else path / LAUNCHED
-        job = Job(path.absolute(), logs.absolute(), name, node)
+        job = Job(path.absolute(), logs.absolute(), name, node, resumed)
         return replace(job, files=self.render(job))
 
 
@@ -244,26 +248,29 @@ def filled(name: str, fields: Mapping[str, str], own: str = "") -> str:
 
 
 def run(*command: str, unless: str = "") -> str:
-    """Run a launcher's program and return what it printed; empty if it fails without saying ``unless``.
+    """Run a launcher's program and return its answer; empty if it fails without saying ``unless``.
 
     Raises:
         LaunchFailed: it is not installed, or it failed; with its own words.
     """
-    program = started(command)
-    said, _ = program.communicate()
-    if program.returncode and unless in said:
-        raise LaunchFailed(f"{shlex.join(command)[:300]} failed: {said.strip()[-1000:] or program.returncode}")
-    return "" if program.returncode else said.strip()
+    program = started(command, stderr=subprocess.PIPE)
+    answer, said = program.communicate()
+    if program.returncode and unless in said + answer:
+        words = (said + answer).strip()[-1000:]
+        raise LaunchFailed(f"{shlex.join(command)[:300]} failed: {words or program.returncode}")
+    return "" if program.returncode else answer.strip()
 
 
-def started(command: Sequence[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+def started(
+    command: Sequence[str], stdin: int = subprocess.DEVNULL, stderr: int = subprocess.STDOUT
+) -> subprocess.Popen[str]:
     """Start a program whose output is read as lines; Ctrl-C is left to this process.
 
     Raises:
         LaunchFailed: it is not installed.
     """
     try:
-        out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        out = {"stdout": subprocess.PIPE, "stderr": stderr, "text": True, "errors": "replace"}
         return subprocess.Popen(command, stdin=stdin, start_new_session=True, **out)  # type: ignore[call-overload, no-any-return]
     except OSError as error:
         raise LaunchFailed(
@@ -296,4 +303,4 @@ def show(text: str) -> None:
 
 def yaml(value: Any) -> str:
     """Return a value as JSON, which YAML reads."""
-    return json.dumps(value)
+    return json.dumps(value, default=str)  # TOML has dates

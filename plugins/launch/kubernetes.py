@@ -46,12 +46,20 @@ class KubernetesLauncher(BaseLauncher):
             "container": yaml(self.container),
             "container_options": "\n          ".join(f"{yaml(key)}: {yaml(value)}" for key, value in container.items()),
             "secrets": yaml(refs),
-            "node": textwrap.indent(node, " " * 14),
+            "node": textwrap.indent(node, " " * 14, bool),
         }
         return {"kubernetes.yaml": filled("kubernetes.yaml", fields, self.template)}
 
     def submit(self, job: Job) -> str:
-        run("kubectl", "delete", "job", job.name, "--ignore-not-found")  # of a run that is resumed
+        there = '--output=jsonpath={.metadata.name} {.status.conditions[?(@.status=="True")].type}'
+        if not job.resumed:
+            found = run("kubectl", "get", "job", job.name, "--ignore-not-found", there).split()
+            if found and not {"Complete", "Failed"} & {*found}:
+                raise LaunchFailed(
+                    f"Kubernetes already has a job {job.name} that goes on, perhaps another run's: choose another "
+                    f"run_dir, or delete it with: {self.cancels.format(job.name)}"
+                )
+        run("kubectl", "delete", "job", job.name, "--ignore-not-found")  # its place is taken
         run("kubectl", "apply", "-f", str(job.script))
         return job.name
 

@@ -31,7 +31,7 @@ class SkyPilotLauncher(BaseLauncher):
             "nodes": str(self.nodes),
             "secrets": yaml(dict.fromkeys(self.secrets)),
             "options": "\n".join(f"{yaml(key)}: {yaml(value)}" for key, value in self.options.items()),
-            "node": textwrap.indent(job.node, "  "),
+            "node": textwrap.indent(job.node, "  ", bool),
         }
         return {"skypilot.yaml": filled("skypilot.yaml", fields, self.template)}
 

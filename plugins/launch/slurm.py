@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import math
+import re
 import shlex
 import time
 from typing import Annotated, ClassVar, Literal
@@ -62,10 +64,15 @@ class SlurmLauncher(BaseLauncher):
         return {"slurm.sh": filled("slurm.sh", fields, self.template), "node.sh": job.node}
 
     def submit(self, job: Job) -> str:
-        return run("sbatch", "--parsable", "--export=ALL", str(job.script)).partition(";")[0]
+        answer = run("sbatch", "--parsable", "--export=ALL", str(job.script))
+        ids = re.findall(r"^(\d+)(?:;.*)?$", answer, re.MULTILINE)
+        if not ids:
+            raise LaunchFailed(f"sbatch named no job: {answer[-300:]!r}; look for {job.name} with squeue --me")
+        return str(ids[-1])
 
     def wait(self, job: Job, job_id: str) -> None:
         log, at, state = job.logs / f"slurm-{job_id}.log", 0, ""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while state not in _ENDS:
             time.sleep(base.LOOK_EVERY)
             try:
@@ -75,7 +82,7 @@ class SlurmLauncher(BaseLauncher):
             if log.exists():
                 with log.open("rb") as file:
                     file.seek(at)
-                    show(file.read().decode("utf-8", "replace"))
+                    show(decoder.decode(file.read()))
                     at = file.tell()
         if state != "COMPLETED":
             raise LaunchFailed(f"Slurm job {job_id} ended as {state}; its log: {log}")

@@ -35,7 +35,8 @@ def sbatch(*words):
     command = [sys.executable, Path(__file__).resolve(), "batch", number, script]
     quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     subprocess.Popen(command, start_new_session=True, **quiet)
-    print(f"{number};cluster")
+    print("sbatch: warning: the partition is full", file=sys.stderr)
+    print(f"Welcome!\n{number};cluster")
 
 
 def batch(number, script):
@@ -132,6 +133,8 @@ def kubectl(what, *words):
             done = subprocess.run([*pod["command"], script], env={**os.environ, **own}, stdout=out, stderr=out)
         state.write_text("SuccessCriteriaMet Complete" if not done.returncode else "FailureTarget Failed")
     elif what == "get" and not state.exists():
+        if "--ignore-not-found" in words:
+            return
         sys.exit('Error from server (NotFound): jobs.batch "x" not found')
     elif what == "get":
         print(state.read_text() if words[0] == "job" else "NAME STATUS NODE\nrun-0-x Error machine-7")

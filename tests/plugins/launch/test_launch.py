@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -175,12 +176,13 @@ def test_two_machines_have_a_script_that_a_shell_reads(place, recipe, rollenv_co
 
 def test_manifests_keep_own_options(place, recipe, rollenv_command):
     mount = 'containers = { volumeMounts = [{ name = "runs", mountPath = "/runs" }] }'
-    name = recipe("kubernetes", f'gpus = 8\nhours = 0.5\n[launch.options]\nnodeSelector = {{ gpu = "h100" }}\n{mount}')
-    rollenv_command("train", name, "--dry-run", f"run_dir=Ünder_{'x' * 90}")
-    (file,) = place.glob("*/launch/kubernetes.yaml")
-    service, job = yaml.safe_load_all(file.read_text())
-    assert service["metadata"]["name"] == (named := job["metadata"]["name"])
-    assert (len(named) <= 45, named.lower(), named.isascii()) == (True, named, True)
+    keys = 'gpus = 8\nhours = 0.5\n[launch.options]\nwhen = 2026-11-30\nnodeSelector = { gpu = "h100" }\n'
+    name = recipe("kubernetes", keys + mount)
+    for run_dir in ("2026", f"Ünder_{'x' * 90}"):
+        rollenv_command("train", name, "--dry-run", f"run_dir={run_dir}")
+        service, job = yaml.safe_load_all((place / run_dir / "launch/kubernetes.yaml").read_text())
+        assert service["metadata"]["name"] == (named := job["metadata"]["name"])
+        assert re.fullmatch("[a-z][a-z0-9-]{,44}", named)
     pod = job["spec"]["template"]["spec"]
     assert job["spec"]["activeDeadlineSeconds"] == 1800
     assert pod["nodeSelector"] == {"gpu": "h100"}
@@ -200,6 +202,8 @@ def test_manifests_keep_own_options(place, recipe, rollenv_command):
         ("slurm", "launch.nodes=2", "placement.ranks"),
         ("slurm", "launch.nodes=0", "nodes"),
         ("slurm", 'launch.environment={"A B"="c"}', "A B"),
+        ("slurm", 'launch.environment={A="b\\r"}', "environment.A"),
+        ("slurm", "launch.hours=1e300", "hours"),
         ("slurm", 'launch.options=["-p x"]', "options"),
         ("slurm", 'launch.options=["--mem=1\\n#SBATCH --uid=0"]', "options"),
         ("ssh", 'launch.hosts=["-oProxyCommand=touch x"]', "hosts"),
