@@ -10,7 +10,7 @@ from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.chat_format import ChatFormat, Frame
 from rollenv.agents.prompts.step import Examples, unasked
-from rollenv.agents.prompts.template import Message, squash
+from rollenv.agents.prompts.template import Message, TemplateRefused, squash
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import split_thought
 from rollenv.core.pictures import Picture
@@ -204,9 +204,11 @@ class Conversation:
 
     def _read(self, *, thoughts: bool = True) -> Message:
         """Convert the last answer to a message."""
-        return self.format.answer_message(
-            self._answer or (), self._prompt, self._tools, self._call_ids, thoughts=thoughts
-        )
+        ids, known = self._answer or (), (self._tools, self._call_ids)
+        message = self.format.answer_message(ids, self._prompt, *known, thoughts=thoughts)
+        if not message["content"] and "tool_calls" not in message and not self.frame.accepts(message):
+            message["content"] = " "  # some templates refuse an answer without a text
+        return message
 
     def _continue(self, answer: Ids) -> None:
         message, dropped = self._said, False
@@ -214,8 +216,16 @@ class Conversation:
             message = self._with_ids(self._read(thoughts=False))
             dropped = message != self._said
         said = self.format.said(answer)
-        frame = self.frame.bare(message, self._pending)
-        new, tail, unchanged = frame.after_answer(self._pending, message)
+        try:
+            frame = self.frame.bare(message, self._pending)
+            new, tail, unchanged = frame.after_answer(self._pending, message)
+        except TemplateRefused:  # Mistral's wants results after calls, no user's message: the calls stay text
+            if "tool_calls" not in message:
+                raise
+            self._tools = ()
+            self._said = self._read()
+            self._continue(answer)
+            return
         joint, agrees = self._joint(answer, tail)
         shown = squash(said) if self.append_only else self._shown(frame, message, new, said, tail) if agrees else None
         if shown is not None and (unchanged or self.append_only) and not dropped:

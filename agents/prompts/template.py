@@ -157,7 +157,9 @@ class ChatTemplate:
         self.written_stop_ids = frozenset(after | {i for i in own if added.get(i, OPEN) in source})
         from jinja2 import Environment  # a dependency of rendering
 
-        parts = Environment().lex(source)
+        given = self.tokenizer.chat_template
+        sources = given.values() if isinstance(given, dict) else [given]  # of several, one is for tools
+        parts = (part for each in sources for part in Environment().lex(each))
         strings = (value[1:-1] for _, kind, value in parts if kind == "string")
         self._words = sorted({text for text in strings if text.strip()})
 

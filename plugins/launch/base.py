@@ -207,8 +207,8 @@ class BaseLauncher(Launcher):
         """
         name = re.sub(r"[^a-z0-9]+", "-", path.name.lower()).strip("-")
         if name != path.name or len(name) > 45 or not name[:1].isalpha():
-            letter = name[:1].isalpha()  # as names of clusters and services begin
-            name = f"{(name if letter else f'run-{name}')[:38].strip('-')}-{hashlib.sha256(path.name.encode()).hexdigest()[:6]}"
+            name = (name if name[:1].isalpha() else f"run-{name}")[:38].strip("-")  # services begin with a letter
+            name += f"-{hashlib.sha256(path.name.encode()).hexdigest()[:6]}"
         settings = "\n".join(differences(config.model_copy(update={"launch": None, "run_dir": ""})))
         lines = [f"export {key}={shlex.quote(value)}" for key, value in self.environment.items()]
         if own_functions(config) and Path(recipe).is_file():

@@ -342,6 +342,29 @@ def test_a_model_may_write_more_calls_than_its_template_takes(calls, thoughts):
     assert ("tool_calls" in chat.messages[1]) == (calls == 1)
 
 
+@pytest.mark.parametrize(("refuses", "said"), [
+    ("m.tool_calls and not loop.last and loop.nextitem.role == 'user'",
+     '<tool_call>{"name": "look", "arguments": {}}</tool_call>'),
+    ("m.role == 'assistant' and not m.content and not m.tool_calls", ""),
+])  # fmt: skip
+@pytest.mark.parametrize("several", [False, True])
+def test_a_chat_goes_on_after_an_answer_that_its_template_refuses(refuses, said, several):
+    template = READABLE.replace(
+        "{%- for call", f"{{%- if {refuses} %}}{{{{ raise_exception('no') }}}}{{% endif %}}{{%- for call"
+    )
+    tokenizer = tokenizer_of(template)
+    if several:  # named templates, one of them for tools
+        tokenizer.chat_template = {"default": template, "tool_use": template}
+    chat = Conversation(tokenizer, tools=LOOK)
+    for _ in range(2):
+        chat.add("user", "Sure?")
+        before, ids = chat.prompt(), letters(tokenizer, f"{said}[end]")
+        chat.answer(ids)
+    chat.add("user", "17")
+    assert tokenizer.decode(chat.prompt()[len(before) :]) == f"{said}[end][user]17[end][assistant]"
+    assert chat.splits == 0
+
+
 def test_marks_in_arguments_are_text_and_shown_as_they_are():
     tokenizer = tokenizer_of(READABLE)
     chat = Conversation(tokenizer, tools=LOOK, thoughts="drop")

@@ -73,6 +73,8 @@ FAMILIES = {
     ),
     "nemotron": lambda a: f"<TOOLCALL>{dumps([{'name': 'note', 'arguments': a}])}</TOOLCALL>",
     "granite": lambda a: f"<|tool_call|>{dumps([{'name': 'note', 'arguments': a}])}",
+    "command": lambda a: "<|START_ACTION|>[\n    "
+    f"{dumps({'tool_call_id': '0', 'tool_name': 'note', 'parameters': a})}\n]<|END_ACTION|>",
     "gpt-oss": lambda a: "<|channel|>commentary to=functions.note <|constrain|>json<|message|>" + dumps(a) + "<|call|>",
     "gem": lambda a: f"<tool_call><tool_name>note</tool_name><arguments>{dumps(a)}</arguments></tool_call>",
     "openai": lambda a: dumps({"role": "assistant", "tool_calls": [

@@ -37,18 +37,18 @@ Functions = Mapping[str, Mapping[str, Any]]
 
 # Marks of Hermes and Qwen (<tool_call>), Seed, MiniMax, Nemotron, Granite and Phi, LFM2, Mistral, Llama 3, Kimi K2,
 # DeepSeek (also V3.2's DSML), Qwen3-Coder and Llama 3.1 (<function=), Anthropic (<invoke), Muse (atem), Gemma 4
-# (<|tool_call>) and gpt-oss (harmony's channels).
+# (<|tool_call>), Command (<|START_ACTION|>) and gpt-oss (harmony's channels).
 _OPENING = re.compile(
     r"<(?:seed:)?tool_calls?>|<TOOLCALL>|<function_calls?>|<functioncall>|<minimax:tool_call>|<｜DSML｜function_calls>"
     r"|(?:<\|start\|>assistant)? to=[\w.\-/]{1,200}<\|message\|>\s*(?=<atem:)|<atem:function_calls>"
-    r"|<\|tool_call>|<\|tool_calls?(?:_start)?\|>|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_calls_section_begin\|>"
+    r"|<\|tool_call>|<\|tool_calls?(?:_start)?\|>|\[TOOL_CALLS\]|<\|python_tag\|>|<\|START_ACTION\|>|<\|tool_calls_section_begin\|>"
     r"|<\|tool_call_begin\|>|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<function=|<(?:｜DSML｜|atem:)?invoke\s+name="
     r"|<\|(?:start|channel)\|>(?:assistant|commentary|analysis)\s*(?:<\|channel\|>(?:commentary|analysis)\s*)?"
     r"to=(?=functions\.)"
 )
 _CLOSING_MARK = (
     r"</(?:seed:)?tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
-    r"|</atem:function_calls>|<tool_call\|>|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>"
+    r"|</atem:function_calls>|<tool_call\|>|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|END_ACTION\|>|<\|call\|>|<\|e[om]t_id\|>"
 )
 _CLOSING = re.compile(rf"(?:\s|```|{_CLOSING_MARK})*")
 #: Characters between a mark and its call.
