@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -76,6 +77,9 @@ def evaluated(*shares: float) -> tuple[dict[str, float], ...]:
         (trained({}, damaged=2), "2 lines of its files could not be read", "run"),
         (played(told(), told(reward=0.0, number=2)), "1 of 2 episodes were solved: 50 %", "report.html#ep=1"),
         (played(told(status="error", failure="hung")), "1 stored episode failed: hung", "report.html#ep=1"),
+        (played(told(), told(reward=math.nan, number=2)), "The mean reward is 1, from 1 to 1", "report.html#ep=1"),
+        (played(told(reward=math.nan)), "had a reward that is no finite number", "report.html#ep=1"),
+        (trained({"failed": 0}), "No limit ended an episode in training, and none failed", ROW.format(1)),
         (played(told(cut=3)), "had an answer that was cut", "report.html#ep=1&turn=3"),
         (played(told(), told(reward=0.0, number=2), told(task="b seed 2", number=3)),
          "solved in every episode: 1; in none: 0", "report.html#ep=3"),
@@ -148,6 +152,10 @@ def test_the_page_and_the_sentences_number_episodes_alike(show: Any, run: Path):
     from rollenv.report import write_report
 
     again = keep(run, trajectory(1, success=False, status="truncated"), iteration=0)
+    with (again / "episodes.jsonl").open(
+        "a"
+    ) as file:  # its own reward counts, also 0
+        file.write(json.dumps(trajectory(7).to_dict() | {"reward": 0.0, "iteration": 0}) + "\n")
     story = read(again)
     assert story.again == 1
     tab = show(write_report([again], again / "report.html"))

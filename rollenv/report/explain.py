@@ -33,6 +33,7 @@ _SUMS: dict[str, str] = tomllib.loads(Path(__file__).with_name("explain.toml").r
 _CHOSEN: tuple[tuple[Callable[[Told], object], str], ...] = (
     (lambda told: told.status == "truncated", "ended at a limit"),
     (lambda told: told.cut, "had an answer that was cut"),
+    (lambda told: not math.isfinite(told.reward), "had a reward that is no finite number"),
     (lambda told: told.replays, "needed a replay in a new environment"),
     (lambda told: told.status in ("cancelled", "open"), "did not end: cancelled, or still open"),
 )
@@ -68,7 +69,11 @@ def markdown(story: Story, sentences: Sequence[Sentence]) -> str:
     lines = [f"# {escaped(story.name)}: {escaped(story.about or story.kind)}", ""]
     for topic in dict.fromkeys(sentence.topic for sentence in sentences):
         lines += [f"**{topic.capitalize()}**", "", *(str(each) for each in sentences if each.topic == topic), ""]
-    hint = "" if story.page in story.files else f" `rollenv view` writes {escaped(story.page)}, which is not there yet."
+    hint = (
+        ""
+        if story.page in story.files
+        else f" `rollenv view` writes {escaped(story.page)}, which is not there or old."
+    )
     return "\n".join([*lines, f"Links are relative to the place of the run.{hint}"])
 
 
@@ -178,7 +183,7 @@ def _groups(story: Story) -> Iterator[Sentence]:
         yield Sentence("groups", text, [_page(story, told) for told in firsts])
     if rows and not stored:
         text = "Which groups taught is not stored; report.tokens=2 keeps two groups of each update"
-        yield Sentence("groups", text, [("config.json", "config.json")])
+        yield Sentence("groups", text, [("config.json",) * 2] if "config.json" in story.files else _files(story))
 
 
 def _lost(story: Story) -> Iterator[Sentence]:
@@ -202,8 +207,11 @@ def _lost(story: Story) -> Iterator[Sentence]:
     if story.again:
         text = f"{_count(story.again, 'episode')} came up again; the last result counts"
         yield Sentence("lost", text, _files(story))
-    elif not count:
+    elif not count and not training:
         yield Sentence("lost", "Nothing was cut, failed, replayed or played again", _files(story))
+    elif not count and (rows := _rows(story, "failed")):  # nobody counts what was replayed, or which answers were cut
+        text = "No limit ended an episode in training, and none failed"
+        yield Sentence("lost", text, [_row(rows[0][0]), _row(rows[-1][0])])
 
 
 def _doubts(story: Story) -> Iterator[Sentence]:
@@ -249,9 +257,10 @@ def _evaluated(story: Story) -> Iterator[Sentence]:
         if low is None or high is None:
             low, high = wilson_interval(len(solved), len(judged))
         text = f"{len(solved)} of {len(judged):,} episodes were solved: {_share(len(solved) / len(judged))} "
-        text += f"(95 % interval {100 * low:.0f} to {100 * high:.0f})"
+        text += f"(95 % interval {100 * low:.3g} to {100 * high:.3g})"
         yield Sentence("success", text, [_page(story, told) for told in solved] or _files(story))
-    if ended := [told for told in played if told.status not in ("error", "open")]:
+    ended = [told for told in played if told.status not in ("error", "open") and math.isfinite(told.reward)]
+    if ended:
         worst, best = (of(ended, key=lambda told: told.reward) for of in (min, max))
         which = " of the episodes that did not fail" if any(told.status == "error" for told in played) else ""
         mean = f"The mean reward{which} is {fmean(told.reward for told in ended):.3g}"

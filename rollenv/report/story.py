@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,9 +99,18 @@ def read_story(path: Path, alarms: Callable[[Row, list[Row]], Sequence[Any]]) ->
         place = told.part, told.iteration
         told.number = counts[place] = counts.get(place, 0) + 1
     story.episodes, story.damaged = list(latest.values()), run.damaged
-    names, folder = ((*FILES, page), path) if path.is_dir() else ((page,), path.parent)
-    story.files = frozenset(name for name in names if (folder / name).is_file())
+    names, folder = (FILES, path) if path.is_dir() else ((path.name,), path.parent)
+    changed = {name: (folder / name).stat().st_mtime for name in (*names, page) if (folder / name).is_file()}
+    current = changed.get(page, 0.0) >= max(changed.values(), default=0.0)
+    story.files = frozenset(name for name in changed if current or name != page)
     return story
+
+
+def _reward(given: Any, of_turns: Sequence[Any]) -> float:
+    """Return an episode's reward, as the page shows it; NaN if it is no finite number."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return sum(finite(each) or 0.0 for each in of_turns)
+    return math.nan if (known := finite(given)) is None else known
 
 
 def _told(part: int, episode: Mapping[str, Any]) -> Told:
@@ -115,7 +125,7 @@ def _told(part: int, episode: Mapping[str, Any]) -> Told:
         ],
         status,
         failure_of(episode) if status == "error" else "",
-        finite(episode.get("reward")) or sum(finite(turn.get("reward")) or 0.0 for turn in turns),
+        _reward(episode.get("reward"), [turn.get("reward") for turn in turns]),
         whole(episode.get("replays")),
         next((n for n, turn in enumerate(turns, 1) if turn.get("finish") in ("length", "unfinished")), 0),
     )
