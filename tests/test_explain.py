@@ -152,9 +152,7 @@ def test_the_page_and_the_sentences_number_episodes_alike(show: Any, run: Path):
     from rollenv.report import write_report
 
     again = keep(run, trajectory(1, success=False, status="truncated"), iteration=0)
-    with (again / "episodes.jsonl").open(
-        "a"
-    ) as file:  # its own reward counts, also 0
+    with (again / "episodes.jsonl").open("a") as file:  # its own reward counts, also 0
         file.write(json.dumps(trajectory(7).to_dict() | {"reward": 0.0, "iteration": 0}) + "\n")
     story = read(again)
     assert story.again == 1

@@ -69,11 +69,8 @@ def markdown(story: Story, sentences: Sequence[Sentence]) -> str:
     lines = [f"# {escaped(story.name)}: {escaped(story.about or story.kind)}", ""]
     for topic in dict.fromkeys(sentence.topic for sentence in sentences):
         lines += [f"**{topic.capitalize()}**", "", *(str(each) for each in sentences if each.topic == topic), ""]
-    hint = (
-        ""
-        if story.page in story.files
-        else f" `rollenv view` writes {escaped(story.page)}, which is not there or old."
-    )
+    there = story.page in story.files
+    hint = "" if there else f" `rollenv view` writes {escaped(story.page)}, which is not there or old."
     return "\n".join([*lines, f"Links are relative to the place of the run.{hint}"])
 
 
