@@ -64,7 +64,8 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
             make(partial)
             partial.rename(folder)
     except Exception as error:
-        if not (isinstance(error, OSError) or "os error" in str(error)):  # safetensors has its own kind for a full disk
+        # safetensors has an error of its own for a full disk
+        if isinstance(error, UsageError) or not (isinstance(error, OSError) or "os error" in str(error)):
             raise
         if not folder.exists():  # else another process was faster
             raise UsageError(f"cannot write {folder}: {error}; set ROLLENV_CACHE to a folder with space") from error

@@ -74,9 +74,12 @@ def program(path, code):
         ("echo; echo rollenv 0.0.9 80", "0.0.9"),
         ("kill -9 $$", "cannot import rollenv"),
         ("echo no JSON", "cannot import rollenv"),
+        ("echo; echo rollenv 0.0.9 80; echo bye", "0.0.9"),
+        ("sleep 60", "did not say within 1 s"),
     ],
 )
-def test_a_python_without_this_rollenv_is_refused(tmp_path, code, said):
+def test_a_python_without_this_rollenv_is_refused(tmp_path, code, said, monkeypatch):
+    monkeypatch.setattr("rollenv.rollout.workers.interpreter._ANSWER_SECONDS", 1.0)
     with pytest.raises(UsageError, match=said):
         interpreter(program(tmp_path / "python", code))
 

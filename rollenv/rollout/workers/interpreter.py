@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,19 @@ from rollenv.core.cache import cached
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.version import __version__
 
+#: Seconds in which another Python has to tell its ids.
+_ANSWER_SECONDS = 300.0
+#: Not ``-P`` but its variable, and no f-string: an old Python says what it is.
 _DESCRIBE = """
+import sys
+if sys.version_info < (3, 11):
+    sys.exit("it is Python %d.%d, and rollenv needs 3.11 or newer" % sys.version_info[:2])
 import dataclasses, pickle
 from rollenv.core import registry, version
 registry.list_envs()
 added = [s for s in registry.added_specs().values() if isinstance(s.entry_point, str)]
 specs = {s.id: dataclasses.replace(s, needs=(), additional_wrappers=()) for s in added}
-print(f"\\nrollenv {version.__version__} {pickle.dumps(specs).hex()}")
+print("\\nrollenv %s %s" % (version.__version__, pickle.dumps(specs).hex()))
 """
 
 
@@ -48,12 +55,23 @@ def interpreter(given: str) -> str:
     program = str(path if path.parent != Path() else shutil.which(given) or path)
     try:
         done = subprocess.run(
-            [program, "-P", "-c", _DESCRIBE], capture_output=True, text=True, stdin=subprocess.DEVNULL
+            [program, "-c", _DESCRIBE],
+            env=os.environ | {"PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_ANSWER_SECONDS,
         )
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(
+            f"the Python {given} did not say within {_ANSWER_SECONDS:g} s what it has; look at: {given} -c "
+            "'from rollenv.core import registry; registry.list_envs()'"
+        ) from error
     except OSError as error:
         raise UsageError(f"the Python {given} cannot be started: {error.strerror or error}") from error
-    answer = done.stdout.rpartition("\n")[0].rpartition("\n")[2].split()
-    if done.returncode or answer[:1] != ["rollenv"]:
+    answer = re.search(r"^rollenv (\S+) ([0-9a-f]+)$", done.stdout, re.MULTILINE)  # its packages may print, too
+    if done.returncode or not answer:
         *_, last = ["", *done.stderr.strip().splitlines()]
         raise UsageError(
             f"the Python {given} cannot import rollenv: {last or f'exit code {done.returncode}'}; install rollenv "
@@ -74,7 +92,8 @@ def _built(file: Path) -> Path:
     package = Path(__file__).parents[2]
     dist = importlib.metadata.distribution("rollenv")
     own = [one for one in dist.requires or () if "extra ==" not in one]
-    seed = json.dumps([__version__, sys.version, str(package), own]).encode() + text
+    place = str(file.parent.resolve())  # where paths in it lead from, wherever it is read
+    seed = json.dumps([__version__, sys.version, str(package), own, place]).encode() + text
 
     def build(folder: Path) -> None:
         uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -82,7 +101,7 @@ def _built(file: Path) -> Path:
             raise MissingExtra(f"{file} is installed by uv, which is not here: pip install uv")
         _run(file, uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, str(folder), "--allow-existing")
         python = str(folder / "bin/python")
-        _run(file, uv, "pip", "install", "--quiet", "--python", python, "--requirements", str(file), *own)
+        _run(file, uv, "pip", "install", "--quiet", "--python", python, "--requirements", str(file.resolve()), *own)
         (site,) = folder.glob("lib/python*/site-packages")
         about = {Path(str(dist.locate_file(f))).parent for f in dist.files or () if f.name == "METADATA"}
         for one in (package, *about):
@@ -92,6 +111,6 @@ def _built(file: Path) -> Path:
 
 
 def _run(file: Path, *command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise UsageError(f"the requirements {file} cannot be installed; uv says: {done.stderr.strip()[-2000:]}")
