@@ -45,6 +45,8 @@ def gguf_of(path: str) -> Path | None:
             raise MissingExtra(f"the model {path} is in the wheel {wheel}, which is not installed: {wheel.hint}")
         found = importlib.util.find_spec(wheel.name.replace("-", "_"))
         target = Path(str(found and found.origin)).parent
+    elif target.suffix.lower() == ".gguf" and not target.is_dir():
+        raise UsageError(f"cannot load a model: there is no file {path!r}")
     elif not target.is_dir() or (target / "config.json").exists():
         hint = did_you_mean(path.lower(), IN_WHEELS)
         if hint and "/" not in path and not target.exists():

@@ -35,11 +35,9 @@ def test_a_file_stands_for_itself_and_other_names_for_none(tmp_path):
     file = tmp_path / "b.GGUF"
     file.touch()
     assert gguf_of(str(file)) == file
-    assert [model_at(path) for path in ("tiny", "a/b", str(tmp_path / "none.gguf"))] == [
-        "tiny",
-        "a/b",
-        str(tmp_path / "none.gguf"),
-    ]
+    assert [model_at(path) for path in ("tiny", "a/b", "/none")] == ["tiny", "a/b", "/none"]
+    with pytest.raises(UsageError, match="no file"):  # and no name on a hub
+        model_at(str(tmp_path / "none.gguf"))
 
 
 def test_several_files_have_to_be_told_apart(tmp_path):
