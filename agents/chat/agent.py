@@ -217,7 +217,7 @@ class ChatSession(Session):
         """Return the messages up to this turn, those of the user with bound marks."""
         if self.steps is None:
             said = shown(observation, info)
-            if info.get("use_tool") and self._calls:
+            if self._calls:  # endpoints want results after calls, whatever the environment says
                 texts = [text for _, text, _ in chat_messages(observation, info, as_results=True)]
                 if len(texts) != len(self._calls):
                     texts = [said, *["(answered above)"] * (len(self._calls) - 1)]

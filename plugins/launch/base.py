@@ -69,9 +69,10 @@ class Job:
             raise RunDirError(f"cannot make the folders of {self.path}: {error.strerror or error}") from error
 
     def write(self) -> None:
-        """Write the files; a shell that runs an older one keeps it."""
+        """Write the files, for this user alone; a shell that runs an older one keeps it."""
         for name, text in self.files.items():
             partial = self.script.with_name(f"{name}.partial")
+            partial.touch(0o600)
             partial.write_text(text, encoding="utf-8")
             partial.replace(self.script.with_name(name))
 

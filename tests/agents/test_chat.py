@@ -370,13 +370,13 @@ CALLS = [
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("text", [None, "Let me see."])
-def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, text):
+@pytest.mark.parametrize(("text", "info"), [(None, {"use_tool": True}), ("Let me see.", {})])
+def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, text, info):
     data = completion(text, message={"tool_calls": CALLS}, finish_reason="tool_calls")
     tools = [{"type": "function", "function": {"name": "add"}}]
     with ChatServer(replying(data)) as server:
         agent = ChatAgent("tiny", server.url, tools=tools, stream=streaming, patience=SOON)
-        action, _ = ask(agent, [("add", {}), ("3", {"use_tool": True})])
+        action, _ = ask(agent, [("add", {}), ("3", info)])
     call = first_call(action.text)
     assert (call.name, call.arguments, call.problem) == ("add", {"a": 1, "b": "x\ny"}, "")
     assert action.text.startswith(text or "<tool_call>")

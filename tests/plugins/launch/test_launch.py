@@ -153,6 +153,7 @@ def test_what_keys_hold_is_only_text(place, recipe, rollenv_command, kind):
     for one in (file.parent).glob("*"):
         assert one.read_text() in done.stdout
         assert "hunter2" not in one.read_text()
+        assert one.stat().st_mode & 0o077 == 0, "keys of environment are for this user alone"
     for script in (file.parent).glob("*.sh"):
         assert subprocess.run(["bash", "-n", script]).returncode == 0
     done = rollenv_command("train", name, *settings)
