@@ -393,6 +393,7 @@ def test_marks_in_arguments_are_text_and_shown_as_they_are():
         '<tool_call>{"arguments": {"what": "paris"}, "name": "look"}</tool_call>',
         'well <tool_call>{"name": "look", "arguments": {"what": "paris"}}</tool_call>',
         "<function=look><parameter=what>paris</parameter></function>",
+        "<think>hm</think>\n\n<function=look><parameter=what>paris</parameter></function>",
         '<tool_call>{"name": "look", "arguments": {"what": "par',
         '<tool_call>{"name": "look", "arguments": {"what": "paris"}}</tool_call> well',
         "<fn=look><arg=what>paris</arg></fn>",
