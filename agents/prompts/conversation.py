@@ -266,7 +266,8 @@ class Conversation:
             if before + written + tail != shown or not self._same_calls(said, written):
                 return None
         thought = split_thought(said, self.format.opened_thought(self._prompt))
-        if thought and thought.closed and not shown.startswith(before + said[: len(said) - len(thought.answer)].rstrip()):
+        thinking = said[: len(said) - len(thought.answer)].rstrip() if thought and thought.closed else ""
+        if thinking and not shown.startswith(before + thinking):
             return None
         return squash(written)
 
