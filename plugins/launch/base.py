@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -246,6 +246,12 @@ def filled(name: str, fields: Mapping[str, str], own: str = "") -> str:
         raise UsageError(f"launch.template cannot be read: {error}") from error
     except KeyError as error:
         raise UsageError(f"{own or name} has no field {error}; there are {', '.join(fields)}") from None
+
+
+def refuse_own(options: Iterable[str], own: Iterable[str]) -> None:
+    """Refuse options that a launcher sets itself: with other numbers of machines, several would train in one folder."""
+    if both := sorted({*options} & {*own}):
+        raise UsageError(f"launch.options: {', '.join(both)} is set by rollenv and the other keys of [launch]")
 
 
 def run(*command: str, unless: str = "") -> str:

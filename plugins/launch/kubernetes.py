@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from rollenv.core.errors import UsageError
 from rollenv.plugins.launch import base
 from rollenv.plugins.launch.base import BaseLauncher, Job, LaunchFailed, filled, followed, run, started, yaml
 
@@ -34,7 +35,12 @@ class KubernetesLauncher(BaseLauncher):
     def render(self, job: Job) -> dict[str, str]:
         container = {"resources": {"limits": {"nvidia.com/gpu": self.gpus}} if self.gpus else {}}
         pod = {"automountServiceAccountToken": False, **self.options}
-        container |= pod.pop("containers", {})
+        more = pod.pop("containers", {})
+        if not isinstance(more, dict):
+            raise UsageError("launch.options: containers is a table with further keys of the one container, no list")
+        base.refuse_own(pod, ("subdomain", "restartPolicy", "terminationGracePeriodSeconds"))
+        base.refuse_own(more, ("name", "image", "env", "command", "args"))
+        container |= more
         refs = [{"name": one, "valueFrom": {"secretKeyRef": {"name": self.secret, "key": one}}} for one in self.secrets]
         node = re.sub(r"\$(?=[$(])", "$$", job.node)  # Kubernetes reads $$ as $, and $(NAME) as a variable
         fields = {

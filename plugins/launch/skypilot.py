@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rollenv.plugins.launch.base import BaseLauncher, Job, filled, followed, started, yaml
+from rollenv.plugins.launch.base import BaseLauncher, Job, filled, followed, refuse_own, started, yaml
 
 
 class SkyPilotLauncher(BaseLauncher):
@@ -26,6 +26,7 @@ class SkyPilotLauncher(BaseLauncher):
     """Further keys of the task: ``resources``, ``setup``, ``workdir``, ``file_mounts``."""
 
     def render(self, job: Job) -> dict[str, str]:
+        refuse_own(self.options, ("name", "num_nodes", "secrets", "run"))
         fields = {
             "name": yaml(job.name),
             "nodes": str(self.nodes),

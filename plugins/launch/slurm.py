@@ -13,7 +13,7 @@ from pydantic import Field
 
 from rollenv.core.errors import UsageError
 from rollenv.plugins.launch import base
-from rollenv.plugins.launch.base import BaseLauncher, Job, LaunchFailed, filled, run, show
+from rollenv.plugins.launch.base import BaseLauncher, Job, LaunchFailed, filled, refuse_own, run, show
 from rollenv.trainers.run_dir import LAUNCHED
 
 _ENDS = {
@@ -48,6 +48,8 @@ class SlurmLauncher(BaseLauncher):
             *([f"--time={math.ceil(self.hours * 60)}"] if self.hours else []),
         ]
         step = [f"--container-image={self.container}"] * bool(self.container)
+        own = [word.partition("=")[0] for word in batch]
+        refuse_own([word.partition("=")[0] for word in self.options], [*own, "--ntasks", "--array"])
         for word in self.options:
             (step if word.startswith("--container") else batch).append(word)
         if "\n" in batch[4]:

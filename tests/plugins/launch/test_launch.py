@@ -225,6 +225,7 @@ def test_wrong_launches_are_refused_before_anything_is_submitted(place, recipe, 
     assert "module load cuda" in (place / "run/launch/slurm.sh").read_text()
     (place / "own.sh").write_text("{{optoins}}")
     for setting, said in {
+        'launch.options=["--nodes=2"]': "--nodes",
         "launch.template=own.sh": "optoins",
         "launch.template=absent.sh": "absent.sh",
         'launch.secrets=["ABSENT_KEY"]': "ABSENT_KEY",
