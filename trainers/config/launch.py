@@ -38,7 +38,8 @@ def _by_kind(value: Any) -> Any:
         return value
     kind, known = value.get("kind"), entry_points(LAUNCHERS)
     if kind not in known:
-        raise ValueError(f"kind is one of {', '.join(sorted(known))}, not {kind!r}; {did_you_mean(str(kind), known)}")
+        said = f"kind is one of {', '.join(sorted(known))}, not {kind!r}; {did_you_mean(str(kind), known)}"
+        raise ValueError(said.removesuffix("; "))
     try:
         model: type[Launcher] = load(LAUNCHERS, kind)
         return model.model_validate(value)
