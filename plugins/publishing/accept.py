@@ -178,7 +178,7 @@ def _where(error: str, made: Path) -> str:
 def _begin(folders: Sequence[str], made: str, seconds: float) -> Callable[[str], None]:
     """Silence the process, note where it is if it hangs, and return a function that notes what is done."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    sys.stdin = None  # type: ignore[assignment] # an environment that asks a person fails
+    sys.stdin = None  # an environment that asks a person fails
     sys.path[:0] = folders
     sys.path.append(os.getcwd())
     trace = open(Path(made, "trace"), "w")  # noqa: SIM115 - until the process ends

@@ -33,8 +33,9 @@ _CHANGING = ("seconds", "open")
 #: Settings that eval.json and result.json both have.
 _COMMON = ("agent", "panel", "k", "n", "temperature", "max_tokens", "system", "policy")
 #: Numbers that are computed anew.
-_NUMBERS = ("n", "success", "low", "high", "reward", "turns", "failed", "pass_at", "pass_all")
-_NUMBERS += ("failures", "distinct", "tasks_low", "tasks_high", "cut")
+_NUMBERS = ("n", "success", "low", "high", "reward", "turns", "failed", "failures", "pass_at", "pass_all")
+#: Those that results of ``rollenv bench`` lack.
+_OF_EVAL = ("distinct", "tasks_low", "tasks_high", "cut")
 
 
 class Verified(NamedTuple):
@@ -77,9 +78,9 @@ def verify(
         UsageError: the folder holds no result on this panel.
     """
     settings, problems = _json(folder / SETTINGS), []
-    if settings.get("open"):
-        raise UsageError(f"{folder} is not finished: `rollenv eval PANEL --out FOLDER --resume` goes on")
-    result = _json(folder / RESULT)
+    result = read_object(
+        folder / RESULT, "one that is not finished has none: `rollenv eval PANEL --out FOLDER --resume`"
+    )
     if settings.get("panel") != panel.identity:
         raise UsageError(f"{folder} holds a result on {settings.get('panel')}, not on {panel.identity}")
     for key in _COMMON:
@@ -144,7 +145,7 @@ def _count(
     counted = [last[key] for key in sorted(last)]
     if len(counted) == len(names) * k:
         numbers = summarise(panel.name, counted, k, 0.0).to_dict()
-        for name in _NUMBERS:
+        for name in (*_NUMBERS, *filter(result.__contains__, _OF_EVAL)):
             if not _agree(result.get(name), numbers[name]):
                 yield f"{RESULT} says {name}={result.get(name)}, the episodes have {numbers[name]}"
 
@@ -183,7 +184,9 @@ def _differs(old: Trajectory, new: Trajectory) -> str:
     if old.env_reward is None and not _agree(rewards[0], tuple(rewards[1])):
         return "its turns have other rewards"
     (was, said), (now, says) = ((each.status, each.final_observation) for each in (old, new))
-    return "" if (was, said) == (now, says) else f"it ends by {now!r} with {says!r:.80}, not by {was!r} with {said!r:.80}"
+    return (
+        "" if (was, said) == (now, says) else f"it ends by {now!r} with {says!r:.80}, not by {was!r} with {said!r:.80}"
+    )
 
 
 def replayable(trajectory: Trajectory) -> bool:
