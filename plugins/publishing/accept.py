@@ -27,6 +27,7 @@ from typing import Any
 
 import rollenv
 from rollenv.agents.base import Agent, OracleAgent, RandomAgent
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.core.checker import run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
@@ -238,7 +239,7 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
         judged.file = inspect.getsourcefile(type(env.unwrapped)) or ""
         stage("reset(0)")
         watched[0] = not env_spec.nondeterministic
-        env.reset(0)
+        offered_tools(env.reset(0)[1])
         watched[0] = False
         stage("step('')")
         with contextlib.suppress(Exception):  # the checks tell it
