@@ -22,7 +22,9 @@ PUBLISHED = "published.toml"
 @functools.cache
 def folders() -> list[Path]:
     """Folders with installed panels."""
-    places = (getattr(module, "__path__", None) or [Path(module.__file__).parent] for module in load_all(GROUP).values())
+    places = (
+        getattr(module, "__path__", None) or [Path(module.__file__).parent] for module in load_all(GROUP).values()
+    )
     return [_OWN, *map(Path, itertools.chain(*places))]
 
 

@@ -315,6 +315,35 @@ def test_rewards_that_were_changed_everywhere_are_found_by_playing_again(result,
     assert verify(rollenv_command, "--sample", "0").returncode == 0
 
 
+@pytest.mark.parametrize("value", ["high", None, float("nan"), 10**400, [1]])
+def test_a_result_whose_numbers_are_none_is_on_no_page(tmp_path, value):
+    numbers = dict.fromkeys(("n", "k", "success", "low", "high", "reward", "failed"), 1)
+    (tmp_path / "result.json").write_text(json.dumps({"panel": {}, "agent": "a", **numbers, "success": value}))
+    with pytest.raises(UsageError, match="success"):
+        read_results([tmp_path])
+
+
+def test_a_broken_or_strange_file_of_another_package_hides_no_panel(tmp_path, monkeypatch, rollenv_process):
+    folder, about = tmp_path / "theirs", tmp_path / "theirs-1.dist-info"  # without __init__.py
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[rollenv.panels]\ntheirs = theirs\n")
+    small().save(folder)
+    (folder / "ruff.toml").write_text("line-length = 100")
+    for ending in (".toml", ".jsonl"):
+        (folder / f"broken{ending}").write_text("{")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = rollenv_process("panel", "list", "--json")
+    assert {"small", "kuhn"} <= {each["name"] for each in json.loads(done.stdout)}
+    assert "broken.toml" in done.stderr
+    assert "ruff" not in done.stderr
+
+
+def test_tasks_that_are_all_alike_make_no_panel():
+    with pytest.raises(UsageError, match="0 tasks"):
+        draw_part(f"data:{Path(__file__).with_name('questions.jsonl')}", training={})
+
+
 def _reward_moved(lines):
     turns = lines[0]["turns"]
     turns[0]["reward"], turns[-1]["reward"] = turns[-1]["reward"] + 1, turns[0]["reward"] - 1
