@@ -13,6 +13,7 @@ import inspect
 import math
 import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from typing import Any
 
 import rollenv
 from rollenv.agents.base import Agent, OracleAgent, RandomAgent
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.core.checker import run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
@@ -177,6 +179,7 @@ def _where(error: str, made: Path) -> str:
 def _begin(folders: Sequence[str], made: str, seconds: float) -> Callable[[str], None]:
     """Silence the process, note where it is if it hangs, and return a function that notes what is done."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    sys.stdin = None  # an environment that asks a person fails
     sys.path[:0] = folders
     sys.path.append(os.getcwd())
     trace = open(Path(made, "trace"), "w")  # noqa: SIM115 - until the process ends
@@ -236,7 +239,7 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
         judged.file = inspect.getsourcefile(type(env.unwrapped)) or ""
         stage("reset(0)")
         watched[0] = not env_spec.nondeterministic
-        env.reset(0)
+        offered_tools(env.reset(0)[1])
         watched[0] = False
         stage("step('')")
         with contextlib.suppress(Exception):  # the checks tell it
@@ -273,6 +276,7 @@ def _surroundings(work: str) -> dict[str, Any]:
     mask = os.umask(0o22)
     os.umask(mask)
     found = {"the working folder": os.getcwd(), "the umask": oct(mask), "files in it": sorted(os.listdir(work))[:5]}
+    found |= {"sys.stdout": repr(sys.stdout), "the handler of Ctrl-C": repr(signal.getsignal(signal.SIGINT))}
     return found | {f"${name}": value for name, value in os.environ.items()}
 
 
@@ -300,6 +304,7 @@ def compare(
         judged.players, played = _played(env_spec, episodes)
         judged.refusals += _compared(env_spec.id, judged.players, played)
         stage("the second process")
+        os.chdir(made)  # a third folder, for what depends on it
         again = play_again(env_spec, [t for each in played.values() for t in each], _AGAIN)
         if again.differences and not env_spec.nondeterministic and judged.checks["processes"]:
             rule = "clock" if "clock" in again.differences[0].partition(": ")[0] else "replay"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -51,9 +52,12 @@ def build_wheel(folder: Path, into: Path) -> Path:
     if not (folder / "pyproject.toml").is_file():
         raise UsageError(f"{folder} is no package: it has no pyproject.toml; `rollenv new NAME` writes one")
     options = ["--quiet", "--no-deps", "--wheel-dir", str(into), str(folder.resolve())]
+    config = into / "build.cfg"  # setuptools would take files of earlier builds from FOLDER/build
+    config.write_text(f"[build]\nbuild_base = {into / 'build'}\n", encoding="utf-8")
     for more in ([], ["--no-build-isolation"]):  # without an index, what builds it must be installed here
         command = [sys.executable, "-P", "-m", "pip", "wheel", *more, *options]
-        done = subprocess.run(command, capture_output=True, text=True)
+        environment = {"SOURCE_DATE_EPOCH": "315532800", **os.environ, "DIST_EXTRA_CONFIG": str(config)}  # 1980
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if not done.returncode:
             break
     wheels = sorted(into.glob("*.whl"))

@@ -72,9 +72,14 @@ def make(
 
 def list_() -> None:
     """List the panels that are installed."""
-    from rollenv.panels import load_panel, panels
+    from rollenv.panels import PanelError, load_panel, panels
 
-    every = [load_panel(name) for name in panels()]
+    every = []
+    for name in panels():
+        try:
+            every.append(load_panel(name))
+        except (PanelError, UsageError) as error:  # of another package
+            error_console.print(f"left out: {error}", markup=False, soft_wrap=True)
     if not print_result([{**p.identity, "members": len(p.members)} for p in every]):
         print_table(["panel", "members", "hash", "about"], ([p.name, len(p.members), p.hash, p.about] for p in every))
 

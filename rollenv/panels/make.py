@@ -62,11 +62,11 @@ def draw_part(
         watch(len(members))
         if len(members) == n:
             break
-    if n is not None and len(members) < n:
-        rest = "" if alike else " that are not alike each other or a task for training"
+    if len(members) < (n or 1):
+        rest = "" if alike else " that are not alike each other or a task for training (--alike keeps those)"
         hides = not indexed and "state" not in spec(env_id).abilities
         blind = ", or write its get_state, which tells tasks apart that begin with the same text" if hides else ""
-        raise UsageError(f"{env_id} has {len(members)} tasks{rest}, fewer than {n}; lower -n{blind}")
+        raise UsageError(f"{env_id} has {len(members)} tasks{rest}, fewer than {n or 1}; lower -n{blind}")
     part = PanelPart(
         env=env_id, members=len(members), kwargs=kwargs, training=None if training is None else dict(training)
     )

@@ -13,7 +13,7 @@ from rollenv.panels.panel import Panel
 from rollenv.panels.shelf import PUBLISHED, folders, load_panel, panels
 
 _HEAD = "| agent | solved, % (95 %) | reward | tasks × episodes | failed | played with | source | what differs |"
-_NEEDED = {"agent", "n", "k", "success", "low", "high", "reward", "failed"}
+_NUMBERS = ("n", "k", "success", "low", "high", "reward", "failed")
 
 
 def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -32,8 +32,12 @@ def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
                 result = json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise UsageError(f"{file} is no result: {error}") from error
-            if not isinstance(result, dict) or not isinstance(result.get("panel"), dict) or not {*result} >= _NEEDED:
+            if not isinstance(result, dict) or not isinstance(result.get("panel"), dict) or "agent" not in result:
                 raise UsageError(f"{file} is a result on no panel: `rollenv eval PANEL --out FOLDER` makes one")
+            for name in _NUMBERS:
+                said: Any = result.get(name)
+                if type(said) not in (int, float) or not abs(said) < 1e12:
+                    raise UsageError(f"{file} is damaged: its {name} is {said!r:.80}, no number")
             found.append(result)
     return found
 
@@ -89,7 +93,7 @@ def _section(panel: Panel, own: Iterable[Mapping[str, Any]], others: Iterable[Ma
 
 
 def _row(*cells: object) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(" ".join(str(cell).replace("|", "\\|").split()) for cell in cells) + " |"
 
 
 def _published() -> list[dict[str, Any]]:

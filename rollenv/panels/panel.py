@@ -189,9 +189,7 @@ def read_panel(file: Path, *, trust: bool = False) -> Panel:
         raise UsageError(
             f"cannot read {error.filename}: {error.strerror}; a panel is NAME.toml and NAME.jsonl"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PanelError(f"{file} is no panel: {error}") from error
-    except ValidationError as error:
+    except (ValueError, RecursionError) as error:
         raise PanelError(f"{file} is no panel: {_first(error)}") from error
     members = []
     for number, line in enumerate(lines, 1):
@@ -213,7 +211,9 @@ def read_panel(file: Path, *, trust: bool = False) -> Panel:
     return panel
 
 
-def _first(error: ValidationError) -> str:
+def _first(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
     first: Mapping[str, Any] = error.errors()[0]
     return f"{'.'.join(map(str, first['loc'])) or 'it'}: {first['msg']}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from pathlib import Path
 
 from rollenv.core.errors import UsageError, did_you_mean
@@ -21,13 +22,16 @@ PUBLISHED = "published.toml"
 @functools.cache
 def folders() -> list[Path]:
     """Folders with installed panels."""
-    return [_OWN, *(Path(module.__file__).parent for module in load_all(GROUP).values())]
+    places = (
+        getattr(module, "__path__", None) or [Path(module.__file__).parent] for module in load_all(GROUP).values()
+    )
+    return [_OWN, *map(Path, itertools.chain(*places))]
 
 
 @functools.cache
 def _files() -> dict[str, Path]:
     found = (file for folder in reversed(folders()) for file in sorted(folder.glob("*.toml")))
-    return {file.stem: file for file in found if file.name != PUBLISHED}
+    return {file.stem: file for file in found if file.with_suffix(".jsonl").is_file()}
 
 
 def panels() -> list[str]:

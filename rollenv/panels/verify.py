@@ -33,7 +33,9 @@ _CHANGING = ("seconds", "open")
 #: Settings that eval.json and result.json both have.
 _COMMON = ("agent", "panel", "k", "n", "temperature", "max_tokens", "system", "policy")
 #: Numbers that are computed anew.
-_NUMBERS = ("n", "success", "low", "high", "reward", "turns", "failed", "pass_at", "pass_all")
+_NUMBERS = ("n", "success", "low", "high", "reward", "turns", "failed", "failures", "pass_at", "pass_all")
+#: Those that results of ``rollenv bench`` lack.
+_OF_EVAL = ("distinct", "tasks_low", "tasks_high", "cut")
 
 
 class Verified(NamedTuple):
@@ -75,14 +77,20 @@ def verify(
     Raises:
         UsageError: the folder holds no result on this panel.
     """
-    settings, result = _json(folder / SETTINGS), _json(folder / RESULT)
-    problems = []
+    settings, problems = _json(folder / SETTINGS), []
+    result = read_object(
+        folder / RESULT, "one that is not finished has none: `rollenv eval PANEL --out FOLDER --resume`"
+    )
     if settings.get("panel") != panel.identity:
         raise UsageError(f"{folder} holds a result on {settings.get('panel')}, not on {panel.identity}")
     for key in _COMMON:
         if settings.get(key) != result.get(key):
             problems.append(f"{SETTINGS} says {key}={settings.get(key)!r}, {RESULT} says {result.get(key)!r}")
-    if result.get("seal") != seal(folder, result):
+    try:
+        sealed = seal(folder, result)
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}; restore it") from error
+    if result.get("seal") != sealed:
         problems.append(f"the seal in {RESULT} is not that of the files: at least one of them was changed afterwards")
     for key, value in panel.protocol.model_dump(exclude_none=True).items():
         if settings.get(key) != value:
@@ -137,7 +145,7 @@ def _count(
     counted = [last[key] for key in sorted(last)]
     if len(counted) == len(names) * k:
         numbers = summarise(panel.name, counted, k, 0.0).to_dict()
-        for name in _NUMBERS:
+        for name in (*_NUMBERS, *filter(result.__contains__, _OF_EVAL)):
             if not _agree(result.get(name), numbers[name]):
                 yield f"{RESULT} says {name}={result.get(name)}, the episodes have {numbers[name]}"
 
@@ -161,13 +169,24 @@ def _replayed(chosen: Sequence[Trajectory], workers: Workers | None, watch: Call
     wrong: dict[str, list[str]] = {"differ when they are played again": [], "cannot be played again": []}
     for number, regraded in enumerate(each, 1):
         watch(number)
-        task = regraded.old.trajectory.task
-        if regraded.kind != "same":
-            what = "cannot be played again" if regraded.kind == "failed" else "differ when they are played again"
-            wrong[what].append(f"{task.env_id}, seed {task.seed}, {task.options}: {regraded.reason}")
+        what = "cannot be played again" if regraded.kind == "failed" else "differ when they are played again"
+        old = regraded.old.trajectory
+        if reason := regraded.reason or _differs(old, regraded.new or old):
+            wrong[what].append(f"{old.task.env_id}, seed {old.task.seed}, {old.task.options}: {reason}")
     for what, found in wrong.items():
         if found:
             yield f"{len(found)} of {len(chosen)} episodes {what}; the first: {found[0]}"
+
+
+def _differs(old: Trajectory, new: Trajectory) -> str:
+    """Say what of an episode differs though the sum of its rewards does not; empty if nothing does."""
+    rewards = [[turn.reward for turn in each.turns] for each in (old, new)]
+    if old.env_reward is None and not _agree(rewards[0], tuple(rewards[1])):
+        return "its turns have other rewards"
+    (was, said), (now, says) = ((each.status, each.final_observation) for each in (old, new))
+    return (
+        "" if (was, said) == (now, says) else f"it ends by {now!r} with {says!r:.80}, not by {was!r} with {said!r:.80}"
+    )
 
 
 def replayable(trajectory: Trajectory) -> bool:

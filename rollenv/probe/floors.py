@@ -30,6 +30,8 @@ Answer = Callable[[str, dict[str, Any], int], str]
 
 #: Answers that are common where nothing is known of an environment.
 GUESSES = ("0", "1", "2", "yes", "no", "A", "B", "True")
+#: What equals every answer to a grader that takes it as a pattern, compares numbers by "not greater", or evaluates it.
+EQUAL_TO_ANY = (".*", "*", "nan", "type('', (), {'__eq__': lambda *_: True})()")
 
 #: Episodes, their maximum turns, and seconds in which the commonest right answers are collected.
 _EPISODES, _TURNS, _SECONDS = 48, 12, 8.0
@@ -91,6 +93,7 @@ def floors_of(env_spec: EnvSpec, task: Task, said: Sequence[str] = ()) -> list[F
     boxes = "".join(f"\\boxed{{{each}}}" for each in answers)
     many = {in_every_format(bare[0]): f"every format at once, with {shortened(bare[0])}"} if common else {}
     many[boxes + in_every_format(", ".join(answers))] = "many answers at once"
+    many |= {in_every_format(text): f"an answer that equals any: {text}" for text in EQUAL_TO_ANY}
     if not common:
         constants |= {in_every_format(text): f"a guess: {text}" for text in GUESSES}
     found = _unearned(looks, info)
@@ -147,7 +150,7 @@ INJECTED = (
 #: Keys of ``info`` that every agent is given.
 _USUAL = ("suffix", "prefix", "submit", "player", "tool_use_counter", "valid", "success", "tools")
 
-#: Most values of ``info`` that are given back, and the longest list or mapping in it that is looked into.
+#: Most values of ``info`` that are given back, and the longest list in it that is looked into.
 _VALUES, _LOOKED_INTO = 16, 8
 
 #: What is said before an answer that should not be shown.
@@ -186,16 +189,16 @@ def _unearned(looks: Sequence[str], info: dict[str, Any]) -> list[Floor]:
 
 
 def _values(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the plain values in ``info``, also in short lists and mappings, by how they are named."""
+    """Yield the plain values in ``info``, also in mappings and short lists, by how they are named."""
     if isinstance(data, str | int | float):
         yield name, data
-    elif isinstance(data, dict | list | tuple) and (not name or len(data) <= _LOOKED_INTO):
+    elif isinstance(data, dict) or (isinstance(data, list | tuple) and len(data) <= _LOOKED_INTO):
         for key, each in data.items() if isinstance(data, dict) else enumerate(data):
             yield from _values(each, f"{name}[{key!r}]")
 
 
 def _copied(observation: str, info: dict[str, Any], turn: int = 0) -> str:
-    return "\n".join(filter(None, (observation, str(info.get("suffix", "")))))
+    return "\n".join(filter(None, (str(info.get("prefix", "")), observation, str(info.get("suffix", "")))))
 
 
 def first_admissible(info: dict[str, Any]) -> str:

@@ -107,7 +107,7 @@ def test_a_file_that_was_changed_is_no_panel(tmp_path, ending, before, after):
         read_panel(file)
 
 
-@pytest.mark.parametrize("line", ["kwargs = { d = 2020-01-01 }", f"x = {'[' * 9999}"])
+@pytest.mark.parametrize("line", ["kwargs = { d = 2020-01-01 }", f"x = {'[' * 9999}", f"x = {'9' * 9999}"])
 def test_a_file_that_holds_what_a_panel_cannot_is_none(tmp_path, line):
     file = small().save(tmp_path)
     file.write_text(f"{line}\n".join(file.read_text().rsplit("kwargs", 1)[:1]) + f"{line}\n")
@@ -315,13 +315,73 @@ def test_rewards_that_were_changed_everywhere_are_found_by_playing_again(result,
     assert verify(rollenv_command, "--sample", "0").returncode == 0
 
 
+@pytest.mark.parametrize("value", ["high", None, float("nan"), 10**400, [1]])
+def test_a_result_whose_numbers_are_none_is_on_no_page(tmp_path, value):
+    numbers = dict.fromkeys(("n", "k", "success", "low", "high", "reward", "failed"), 1)
+    (tmp_path / "result.json").write_text(json.dumps({"panel": {}, "agent": "a", **numbers, "success": value}))
+    with pytest.raises(UsageError, match="success"):
+        read_results([tmp_path])
+
+
+def test_a_broken_or_strange_file_of_another_package_hides_no_panel(tmp_path, monkeypatch, rollenv_process):
+    folder, about = tmp_path / "theirs", tmp_path / "theirs-1.dist-info"  # without __init__.py
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[rollenv.panels]\ntheirs = theirs\n")
+    small().save(folder)
+    (folder / "ruff.toml").write_text("line-length = 100")
+    for ending in (".toml", ".jsonl"):
+        (folder / f"broken{ending}").write_text("{")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = rollenv_process("panel", "list", "--json")
+    assert {"small", "kuhn"} <= {each["name"] for each in json.loads(done.stdout)}
+    assert "broken.toml" in done.stderr
+    assert "ruff" not in done.stderr
+
+
+def test_tasks_that_are_all_alike_make_no_panel():
+    with pytest.raises(UsageError, match="0 tasks"):
+        draw_part(f"data:{Path(__file__).with_name('questions.jsonl')}", training={})
+
+
+def _reward_moved(lines):
+    turns = lines[0]["turns"]
+    turns[0]["reward"], turns[-1]["reward"] = turns[-1]["reward"] + 1, turns[0]["reward"] - 1
+    return lines
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _reward_moved,
+        lambda lines: [
+            lines[0] | {"status": {"terminated": "truncated"}.get(lines[0]["status"], "terminated")},
+            *lines[1:],
+        ],
+        lambda lines: [lines[0] | {"final_observation": "You won."}, *lines[1:]],
+    ],
+    ids=["a reward moved", "another end", "another last text"],
+)
+def test_what_leaves_all_numbers_as_they_are_is_found_by_playing_again(result, rollenv_command, change):
+    _edit_lines(result, change)
+    _write_numbers(result, {})
+    assert "1 of 8 episodes differ when they are played again" in verify(rollenv_command).stderr
+
+
+@pytest.mark.parametrize("file", ["episodes.jsonl", "result.json", "eval.json"])
+def test_a_result_without_one_of_its_files_is_said(result, rollenv_command, file):
+    (result / file).unlink()
+    done = verify(rollenv_command)
+    assert (done.returncode, done.stderr.startswith("error: cannot read")) == (2, True)
+
+
 def _write_numbers(folder, numbers):
     """Change numbers of a result and seal it anew."""
     numbers = json.loads((folder / "result.json").read_text()) | numbers
     (folder / "result.json").write_text(json.dumps(numbers | {"seal": seal(folder, numbers)}))
 
 
-@pytest.mark.parametrize("name", ["n", "low", "high", "turns", "pass_at", "pass_all"])
+@pytest.mark.parametrize("name", ["n", "low", "high", "turns", "pass_at", "pass_all", "distinct", "failures", "cut"])
 def test_every_number_is_computed_anew(result, rollenv_command, name):
     _write_numbers(result, {name: 0.123})
     assert f"says {name}=0.123" in verify(rollenv_command).stderr

@@ -26,7 +26,7 @@ import numpy as np
 from rollenv.core.checker.digests import NotApplicable, TwinProcess, digest, expect_same, play
 from rollenv.core.checker.hostile import HOSTILE_ACTIONS
 from rollenv.core.checker.players import check_players
-from rollenv.core.checker.results import expect_marks, expect_step
+from rollenv.core.checker.results import expect_info, expect_step
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Broken, EpisodeOver, Unsolvable, UsageError
@@ -37,6 +37,9 @@ _GRACE = 2.0
 
 #: Maximum actions until an episode must end.
 _LONGEST = 5000
+
+#: A seed as large as those of training.
+_LARGE_SEED = 2**47 + 1
 
 #: Actions for environments that cannot sample their own.
 _PLAIN_ACTIONS = ("\\boxed{1}", "up", "\\boxed{a}", "<answer>left</answer>", "0", "\\boxed{1 1}")
@@ -177,8 +180,13 @@ def _actions(subject_env: Env, can_sample: bool, seed: int, n: int) -> list[str]
 
 
 def _sequences(subject: Subject, seeds: int = 3, length: int = 12) -> list[tuple[int, list[str]]]:
-    env = subject.make()
-    out = [(seed, _actions(env, "random_action" in subject.abilities, seed, length)) for seed in range(seeds)]
+    env, out = subject.make(), []
+    for seed in (*range(seeds - 1), _LARGE_SEED):
+        try:
+            out.append((seed, _actions(env, "random_action" in subject.abilities, seed, length)))
+            env.reset(seed)
+        except Exception as error:
+            raise Broken(f"reset({seed}) raised {type(error).__name__}: {error}") from error
     env.close()
     return out
 
@@ -206,10 +214,10 @@ def check_types(subject: Subject) -> None:
             raise Broken(
                 f"reset() returned ({type(result[0]).__name__}, {type(result[1]).__name__}); return (str, dict)"
             )
-        expect_marks(*result)
+        expect_info(*result)
         for action in actions:
             observation, _, terminated, truncated, info = expect_step(env.step(action))
-            expect_marks(observation, info)
+            expect_info(observation, info)
             if terminated and truncated:
                 raise Broken("a step was both terminated (the task ended) and truncated (a limit did); set one of them")
             if terminated or truncated:
@@ -478,7 +486,7 @@ def check_state_key(subject: Subject) -> None:
             key, look = env.state_key(), env.render()
             if (env.state_key(), env.render()) != (key, look):
                 raise Broken("called twice without a step between, state_key() or render() gives two texts")
-            if key_of.setdefault(look, key) != key:
+            if look and key_of.setdefault(look, key) != key:
                 mover = "; render() of a game names the player to move" if env.players > 1 else ""
                 raise Broken(
                     f"states of one episode that render the same have the keys {key_of[look]!r} and {key!r}{mover}:\n"

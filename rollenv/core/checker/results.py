@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,17 @@ def expect_step(result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
     return result
 
 
-def expect_marks(observation: str, info: dict[str, Any]) -> None:
-    """Check that an observation has a mark for each picture, or none.
+def expect_info(observation: str, info: dict[str, Any]) -> None:
+    """Check that ``info`` can be sent to another process, and an observation has a mark for each picture, or none.
 
     Raises:
-        Broken: it has another number of marks.
+        Broken: it cannot, or has another number of marks.
     """
+    for name, value in info.items():
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            raise Broken(f"info[{name!r}] cannot be sent to another process: {error}"[:300]) from error
     suffix = str(info.get("suffix", ""))
     text = f"{info.get('prefix', '')}{observation}{'' if observation.endswith(suffix) else suffix}"
     marks, images = text.count(MARK), pictures(info)

@@ -1,8 +1,12 @@
 """Environments that each break one rule of `rollenv accept`, and the sum that breaks none."""
 
+import contextlib
 import os
 import random
+import re
+import signal
 import socket
+import sys
 import threading
 import time
 import urllib.request
@@ -79,6 +83,24 @@ class PaysMany(Sum):
         return "done", float(right), True, False, {"success": right}
 
 
+class GradesByPattern(Sum):
+    def _step(self, action):
+        try:
+            right = bool(re.fullmatch(last_boxed(action) or "", str(self.a + self.b)))
+        except re.error:
+            right = False
+        return "done", float(right), True, False, {"success": right}
+
+
+class GradesByNumber(Sum):
+    def _step(self, action):
+        try:
+            right = not abs(float(last_boxed(action) or "99") - self.a - self.b) > 0.01
+        except ValueError:
+            right = False
+        return "done", float(right), True, False, {"success": right}
+
+
 class SeedsGlobally(Sum):
     def _reset(self, options):
         random.seed(self.randint(99))
@@ -90,6 +112,20 @@ class DrawsFromNumpy(Sum):
     def _reset(self, options):
         self.a, self.b = int(np.random.randint(10)), self.randint(10)
         return f"What is {self.a} plus {self.b}?", {}
+
+
+class ReadsTheFolder(Sum):
+    def _reset(self, options):
+        super()._reset(options)
+        self.a = len(os.getcwd()) % 10
+        return f"What is {self.a} plus {self.b}?", {}
+
+
+class KnowsFewSeeds(Sum):
+    def reset(self, seed=None, *, options=None):
+        _text, info = super().reset(seed, options=options)
+        self.a, self.b = divmod(range(5000)[seed or 0] % 100, 10)
+        return f"What is {self.a} plus {self.b}?", info
 
 
 class ReadsTheDate(Sum):
@@ -159,6 +195,12 @@ class ShowsInText(Sum):
         return f"{text}\nExpected answer: {self.a + self.b}", info
 
 
+class ShowsInPrefix(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return text, info | {"prefix": f"The answer is {self.a + self.b}.\n"}
+
+
 class ShowsInInfo(Sum):
     def _reset(self, options):
         text, info = super()._reset(options)
@@ -168,7 +210,13 @@ class ShowsInInfo(Sum):
 class ShowsInside(Sum):
     def _reset(self, options):
         text, info = super()._reset(options)
-        return text, info | {"row": [{"gold": self.a + self.b}]}
+        return text, info | {"row": [dict.fromkeys("abcdefgh", 1) | {"gold": self.a + self.b}]}
+
+
+class HoldsAFunction(Sum):
+    def _reset(self, options):
+        text, info = super()._reset(options)
+        return text, info | {"again": lambda: text}
 
 
 class ShowsLater(Sum):
@@ -228,6 +276,24 @@ class LooksDiffer(Sum):
 class SetsVariables(Sum):
     def _reset(self, options):
         os.environ["PATH"] = "/opt/sums"
+        return super()._reset(options)
+
+
+class TakesStdout(Sum):
+    def _reset(self, options):
+        sys.stdout = sys.__stderr__
+        return super()._reset(options)
+
+
+class TakesCtrlC(Sum):
+    def __init__(self):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class AsksAPerson(Sum):
+    def _reset(self, options):
+        with contextlib.suppress(EOFError):
+            input("Your name? ")
         return super()._reset(options)
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from rollenv.core.errors import UsageError
 from rollenv.plugins.publishing.package_index import check_contents, check_wheel, read_wheel
+from rollenv.plugins.publishing.publish import build_wheel
 from rollenv.serve.catalog import CATALOG, read_catalog
 
 ENV = """
@@ -82,6 +83,28 @@ def test_a_checked_package_is_listed_and_installed_from_a_folder_and_a_server(in
         "eval", "coin_env:Coin-v0", "-a", "nop", "-n", "2", env=os.environ | {"PYTHONPATH": str(target)}
     )
     assert played.returncode == 0, played.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_has_what_is_in_the_folder_now_and_is_the_same_when_that_is(tmp_path):
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(
+        "[build-system]\nrequires = ['setuptools>=77']\n[project]\nname = 'sums'\nversion = '1'"
+    )
+    (folder / "sums").mkdir()
+    built = []
+    for names in (("old", "sums"), ("sums",), ("sums",)):
+        for file in (folder / "sums").iterdir():
+            file.unlink()
+        for name in names:
+            (folder / "sums" / f"{name}.py").write_text("")
+        (into := tmp_path / str(len(built))).mkdir()
+        built.append(build_wheel(folder, into).read_bytes())
+    assert b"sums/old.py" in built[0]
+    assert b"sums/old.py" not in built[1]
+    assert built[1] == built[2]
+    assert not (folder / "build").exists()
 
 
 @pytest.mark.slow
