@@ -77,7 +77,7 @@ def _multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 
 
 class PackedLinears:
-    """The linear layers of a model with their weights in oneDNN's layout.
+    """The linear layers of a model that uses oneDNN (:func:`use_onednn`), with their weights in its layout.
 
     Otherwise weights are reordered in every call, which for few rows takes as long as the product. They are packed in
     the first call, and must not change afterwards. ``layers`` is empty if packing is not faster.
@@ -89,11 +89,11 @@ class PackedLinears:
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype = torch.float32):
         size = sum(parameter.nbytes for parameter in model.parameters())
         asked = dtype != torch.float32
-        pays = model.device.type == "cpu" and _has_onednn() and (asked or _SMALLEST <= size <= _LARGEST)
+        pays = model.device.type == "cpu" and (asked or _SMALLEST <= size <= _LARGEST)
         self.layers = [
             _Layer(module, dtype)
             for module in model.modules()
-            if pays and type(module) in (torch.nn.Linear, _Linear) and module.weight.dtype == torch.float32
+            if pays and type(module) is _Linear and module.weight.dtype == torch.float32
         ]
 
     @contextmanager

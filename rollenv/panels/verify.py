@@ -184,9 +184,9 @@ def _differs(old: Trajectory, new: Trajectory) -> str:
     if old.env_reward is None and not _agree(rewards[0], tuple(rewards[1])):
         return "its turns have other rewards"
     (was, said), (now, says) = ((each.status, each.final_observation) for each in (old, new))
-    return (
-        "" if (was, said) == (now, says) else f"it ends by {now!r} with {says!r:.80}, not by {was!r} with {said!r:.80}"
-    )
+    if (was, said) == (now, says):
+        return ""
+    return f"it ends by {now!r} with {says!r:.80}, not by {was!r} with {said!r:.80}"
 
 
 def replayable(trajectory: Trajectory) -> bool:

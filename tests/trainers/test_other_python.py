@@ -75,13 +75,17 @@ def program(path, code):
         ("kill -9 $$", "cannot import rollenv"),
         ("echo no JSON", "cannot import rollenv"),
         ("echo; echo rollenv 0.0.9 80; echo bye", "0.0.9"),
-        ("sleep 60", "did not say within 1 s"),
     ],
 )
-def test_a_python_without_this_rollenv_is_refused(tmp_path, code, said, monkeypatch):
-    monkeypatch.setattr("rollenv.rollout.workers.interpreter._ANSWER_SECONDS", 1.0)
+def test_a_python_without_this_rollenv_is_refused(tmp_path, code, said):
     with pytest.raises(UsageError, match=said):
         interpreter(program(tmp_path / "python", code))
+
+
+def test_a_python_that_never_answers_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("rollenv.rollout.workers.interpreter._ANSWER_SECONDS", 1.0)
+    with pytest.raises(UsageError, match="did not say within 1 s"):
+        interpreter(program(tmp_path / "python", "exec sleep 3600"))
 
 
 def test_a_python_or_file_that_is_not_there_is_named(tmp_path):
