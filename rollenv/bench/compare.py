@@ -63,7 +63,7 @@ def compare(first: Iterable[Trajectory], second: Iterable[Trajectory]) -> Compar
     """Compare two agents task by task.
 
     The interval is the percentile bootstrap's over tasks, drawn within each category; the episodes of a task are one
-    draw, since they are not independent. An episode that failed counts as not successful.
+    draw, since they are not independent. Episodes that failed are left out.
     """
     ours, theirs = _by_task(first), _by_task(second)
     common = [key for key in ours if key in theirs]
@@ -104,7 +104,8 @@ def _by_task(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """Return the success rate of every task. If an episode was played again, the last one counts."""
     latest: dict[tuple[str, int], bool] = {}
     for each in trajectories:
-        latest[task_key(each.task), each.member] = bool(each.success) and each.complete
+        if each.complete:
+            latest[task_key(each.task), each.member] = bool(each.success)
     found: dict[str, list[bool]] = defaultdict(list)
     for (key, _), success in latest.items():
         found[key].append(success)

@@ -130,7 +130,7 @@ def run(
     total = row_of("all", trajectories, k)
     if floors:
         total.floor = sum(row.n * (row.floor or 0.0) for row in rows) / total.n
-    macro = statistics.fmean(row.success[0] for row in rows)
+    macro = _mean(row.success[0] for row in rows if row.failed < row.n * k)
     return Benchmark(suite.name, rows, total, macro, dict(suite.missing), dict(failures), seconds, trajectories)
 
 
@@ -141,7 +141,7 @@ def _floor(part: Part, n: int | None, seed: int) -> float:
         trajectories, rest = to_play(part.tasks(n, seed), 1)
         with RolloutManager(ConstantAgent(text)) as manager:
             manager.play(rest)
-        shares.append(sum(bool(t.success) and t.complete for t in trajectories) / len(trajectories))
+        shares.append(success_rates(trajectories, 1)[1][0])
     return max(shares)
 
 
@@ -164,7 +164,7 @@ def row_of(category: str, trajectories: Sequence[Trajectory], k: int) -> Row:
         success,
         at_least_one,
         all_of_them,
-        _mean(t.reward for t in trajectories if t.failure != "user"),
+        _mean(t.reward for t in done),
         sum(t.status == "failed" for t in trajectories),
         _mean(len(t.turns) for t in trajectories),
         metrics,

@@ -207,7 +207,7 @@ def _compare(folders: list[str], play: PlayOptions) -> None:
     print_table(head, rows)
     if result.only_first or result.only_second:
         console.print(
-            f"left out, since only one of the two has them: {result.only_first} tasks of the first, "
+            f"left out, since only one of the two has graded episodes of them: {result.only_first} tasks of the first, "
             f"{result.only_second} of the second"
         )
     if out is not None:

@@ -76,7 +76,7 @@ def _section(panel: Panel, own: Iterable[Mapping[str, Any]], others: Iterable[Ma
         }
         other = "" if each["panel"].get("hash") == panel.hash else f"another panel: hash {each['panel'].get('hash')}"
         if each["failed"]:
-            other = "; ".join(filter(None, (other, f"{each['failed']} episodes failed and count as not solved")))
+            other = "; ".join(filter(None, (other, f"{each['failed']} episodes failed and are not graded")))
         low, high = 100 * float(each["low"]), 100 * float(each["high"])
         yield _row(
             each["agent"],

@@ -139,7 +139,7 @@ def _count(
     failed = [at for (at, _), t in last.items() if t.status == "failed" and t.failure != "user"]
     if failed:
         yield (
-            f"{len(failed)} episodes failed, and count as not solved; the first is of {names[failed[0]]}. "
+            f"{len(failed)} episodes failed, and are not graded; the first is of {names[failed[0]]}. "
             "`rollenv eval PANEL --out FOLDER --resume` plays them again"
         )
     counted = [last[key] for key in sorted(last)]

@@ -32,8 +32,8 @@ Interval = tuple[float, float, float]
 class Evaluation:
     """Results over ``n`` tasks with ``k`` episodes each.
 
-    An episode that failed counts as not successful, unless the player of its user spoiled it (failure "user"): it is
-    not graded.
+    An episode that failed says nothing about success: it is counted apart, and not graded. Where all failed, success
+    is 0 with the interval 0 to 1.
     """
 
     env_id: str
@@ -182,7 +182,7 @@ def tasks_of(
 def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:
     """Compute the metrics of an evaluation; see :func:`success_rates`."""
     n, (success, low, high), at_least_one, all_of_them = success_rates(trajectories, k)
-    graded = [t for t in trajectories if t.failure != "user"]
+    graded = [t for t in trajectories if t.complete]
     shown = [[(turn.observation, *turn.images) for turn in t.turns] for t in trajectories[::k]]
     one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
     times = Counter(turns[0] if one_turn else i for i, turns in enumerate(shown))
@@ -215,14 +215,14 @@ def success_rates(
 ) -> tuple[int, Interval, dict[int, Interval], dict[int, Interval]]:
     """Return the number of tasks, the success, and pass@j and pass^j for every j up to ``k``.
 
-    Episodes that the player of a user spoiled are left out.
+    Episodes that failed are left out.
 
     Args:
         trajectories: the ``k`` of a task are next to each other.
     """
     n = len(trajectories) // k
-    graded = [[t for t in trajectories[i * k : (i + 1) * k] if t.failure != "user"] for i in range(n)]
-    wins = [(len(each), sum(bool(t.success) and t.complete for t in each)) for each in graded if each]
+    graded = [[t for t in trajectories[i * k : (i + 1) * k] if t.complete] for i in range(n)]
+    wins = [(len(each), sum(bool(t.success) for t in each)) for each in graded if each]
     return (
         n,
         mean_interval([c / size for size, c in wins]),

@@ -144,10 +144,15 @@ def test_the_bootstrap_covers_the_true_difference_about_95_times_in_100():
     assert held >= 88
 
 
-def test_of_an_episode_played_again_the_last_counts_and_a_failed_one_is_no_success():
-    failed = Trajectory(Task("x:A-v0", 0), status="failed", success=True)
-    assert compare([_episode(0, True), failed], [_episode(0, True)]).total.first == 0.0
-    assert row_of("x", [failed], 1).success[0] == 0.0
+def test_of_an_episode_played_again_the_last_counts_and_a_failed_one_is_not_graded():
+    failed = Trajectory(Task("x:A-v0", 1), status="failed", success=True)
+    both = [_episode(0, True), _episode(1, True)]
+    assert compare([*both, _episode(1, False), failed], both).total.first == 0.5
+    lost = compare([_episode(0, True), failed], both)
+    assert (lost.total.tasks, lost.total.first, lost.only_second) == (1, 1.0, 1)
+    row = row_of("x", [_episode(0, True), failed], 1)
+    assert (row.n, row.failed, row.success[0]) == (2, 1, 1.0)
+    assert row_of("x", [failed], 1).success == (0.0, 0.0, 1.0)
 
 
 # -- stored answers ----------------------------------------------------------------------------------------------------
