@@ -28,6 +28,7 @@ from typing import Any
 import rollenv
 from rollenv.agents.base import Agent, OracleAgent, RandomAgent
 from rollenv.agents.offered_tools import offered_tools
+from rollenv.core.cache import cache_folder
 from rollenv.core.checker import run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
@@ -52,6 +53,12 @@ _CONTACT, _PLAY, _AGAIN = 60.0, 120.0, 60.0
 _TOGETHER, _TURNS = 8, 200
 #: Standard deviations beyond which a difference is no chance; shares of success that need no reason, or are all.
 _SURE, _FEW, _ALL = 3.0, 0.05, 0.9
+
+#: Random actions after the first, empty one.
+_FIRST_TURNS = 10
+
+#: Audited calls that write, make or remove the file or folder that is their first argument.
+_WRITES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
 
 _LOCAL = ("", "localhost", "::1", "0.0.0.0", "::")
 
@@ -139,8 +146,8 @@ def judge(names: Sequence[str], folders: Sequence[str], episodes: int, timeout: 
                     with HelperProcess(seconds) as process:
                         name = f"{__name__}:{function.__name__}"
                         judged = process.call(name, judged, env_spec, folders, made, episodes, seconds)
-                    if any(refusal.rule in ("starts", "types") for refusal in judged.refusals):
-                        break  # so would all others
+                    if any(refusal.rule in ("starts", "types", "files") for refusal in judged.refusals):
+                        break  # so would all others, and files would be written
             except Broken as error:
                 judged.refusals.append(Refusal(env_spec.id, "returns", _where(str(error), Path(made))))
         judged.seconds = time.monotonic() - began
@@ -223,11 +230,17 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
     work = os.path.join(made, "work")
     os.chdir(work)
     before, reached, watched = _surroundings(work), list[str](), [True]
+    written, caches = list[str](), [os.path.expanduser(f"~/{name}") for name in (".cache", ".config")]
+    own = (tempfile.gettempdir(), str(cache_folder()), *caches, "/dev")
 
     def listen(event: str, args: tuple[Any, ...]) -> None:
         if watched[0] and (address := _address(event, args)):
             reached.append(address)
             raise PermissionError(f"no network while an environment is made: {address}")
+        path = _written_path(event, args)
+        if path and "__pycache__" not in path and not any(Path(path).is_relative_to(each) for each in own):
+            written.append(path)
+            raise PermissionError(f"no writing but of temporary files: {path}")
 
     sys.addaudithook(listen)
     try:
@@ -244,15 +257,21 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
         stage("step('')")
         with contextlib.suppress(Exception):  # the checks tell it
             env.step("")
+        with contextlib.suppress(Exception):  # the end of an episode among them
+            for _ in range(_FIRST_TURNS):
+                env.step(env.sample_random_action())
         stage("close()")
         env.close()
     except BaseException as error:
-        if not reached:
+        if not reached and not written:
             why = f"{Path(made, 'stage').read_text('utf-8')} raised {describe(error)}"
             judged.refusals.append(Refusal(env_spec.id, "starts", why, seed=0))
     watched[0] = False
     if reached:
         judged.refusals.append(Refusal(env_spec.id, "network", f"it connects to {', '.join(dict.fromkeys(reached))}"))
+    if written:
+        text = f"it writes {', '.join(dict.fromkeys(written))}"
+        judged.refusals.append(Refusal(env_spec.id, "files", text, seed=0))
     after = _surroundings(work)
     for what, was in before.items():  # variables of its own may be new
         if (now := after.get(what)) != was:
@@ -270,6 +289,15 @@ def _address(event: str, args: tuple[Any, ...]) -> str:
         at = args[0]
     at = at.decode("ascii", "replace") if isinstance(at, bytes) else str(at or "")
     return "" if at in _LOCAL or at.startswith("127.") else at
+
+
+def _written_path(event: str, args: tuple[Any, ...]) -> str:
+    """Return the path that an audited call writes, makes or removes; empty if there is none."""
+    if event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
+        return ""
+    if event not in _WRITES or not isinstance(args[0], str | bytes | os.PathLike):  # a number is an open file
+        return ""
+    return os.path.realpath(os.fsdecode(args[0]))
 
 
 def _surroundings(work: str) -> dict[str, Any]:

@@ -345,6 +345,20 @@ class LeavesAFile(Sum):
         return super()._reset(options)
 
 
+class KeepsANotebook(Sum):
+    def _step(self, action):
+        with open(os.path.expanduser("~/sums_of_an_environment.log"), "a") as file:
+            file.write(action)
+        return super()._step(action)
+
+
+class RemovesAFolder(Sum):
+    def _reset(self, options):
+        with contextlib.suppress(OSError):
+            os.rmdir("/var/opt/sums_of_an_environment")
+        return super()._reset(options)
+
+
 class MovesAway(Sum):
     def _reset(self, options):
         os.chdir("/")

@@ -57,6 +57,8 @@ REFUSED = {
     "Infinite": ("types", "inf"),
     "Echoes": ("hostile", "characters"),
     "LeavesAFile": ("surroundings", "sums.log"),
+    "KeepsANotebook": ("files", "sums_of_an_environment.log"),
+    "RemovesAFolder": ("files", "/var/opt/sums_of_an_environment"),
     "MovesAway": ("surroundings", "the working folder"),
     "Hangs": ("returns", "in _reset"),
     "HangsLater": ("returns", "the check 'hostile'"),
