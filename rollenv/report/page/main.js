@@ -57,8 +57,11 @@ function start() {
     el("h1", {}, visible(data.title)), several ? summaryOfSeveral() : summaryOfOne(data.runs[0]), charts(), comparison(), section, settings()].filter(Boolean));
   document.body.append(tip);
   if (!total) return;
+  const missing = el("p", {role: "status"});
+  section.firstChild.after(missing);
   const visit = () => {
     const place = placeOf(location.hash);
+    missing.textContent = place || !location.hash ? "" : `No episode here has the address ${visible(location.hash)}.`;
     if (!place) return false;
     const hidden = state.part !== columns.part[place.row];
     Object.assign(state, {part: columns.part[place.row], current: place.row});
