@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import hmac
 import json
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, Dialect, models
+from rollenv.agents.gateway.dialects import Dialect, dialects, models
 from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended_error
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.sessions import GatewaySessions
@@ -27,6 +28,9 @@ with extra("serve", "A gateway"):
     from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
     from starlette.types import Send
+
+#: What is done with a call of a session, in a dialect.
+Work = Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
 
 #: Seconds before a response starts without its answer, and between keepalives from then on. Two frameworks time out
 #: after 30 seconds of silence.
@@ -53,20 +57,18 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
             if model["id"] == name:
                 return JSONResponse(model)
         missing = GatewayError("not_found", f"there is no model {name!r}; the model here is {gateway.model.name!r}")
-        dialect = DIALECTS["messages" if "anthropic-version" in http.headers else "chat/completions"]
+        dialect = dialects()["messages" if "anthropic-version" in http.headers else "chat"]
         return JSONResponse(dialect.error(missing), 404)
 
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
-        for path, dialect in OF_PATHS.items():
-            routes.append(Route(f"{prefix}/{path}", _endpoint(gateway, dialect, _answer), methods=["POST"]))
-        counts = _endpoint(gateway, DIALECTS["messages"], _count)
-        routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
         routes.append(Route(f"{prefix}/models", list_models, methods=["GET"]))
         routes.append(Route(f"{prefix}/models/{{model:path}}", show_model, methods=["GET"]))
-        for verb, work in (("generateContent", _answer), ("streamGenerateContent", _answer), ("countTokens", _count)):
-            path = f"{prefix}/{{version}}/models/{{model}}:{verb}"
-            routes.append(Route(path, _endpoint(gateway, DIALECTS["gemini"], work), methods=["POST"]))
+        for dialect in dialects().values():
+            works: dict[str, Work] = dict.fromkeys(dialect.paths, _answer)
+            works |= {path: functools.partial(_count, key) for path, key in dialect.counts.items()}
+            for path, work in works.items():
+                routes.append(Route(f"{prefix}/{path}", _endpoint(gateway, dialect, work), methods=["POST"]))
     routes.append(Route("/s/{key}/mcp", _tools(gateway), methods=["POST"]))
     routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
     return Starlette(routes=routes)
@@ -135,9 +137,7 @@ def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> ModelReques
         return session.with_previous(dialect.read(data, session.find_answer, session.known_in[dialect]))
 
 
-def _endpoint(
-    gateway: GatewaySessions, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
-) -> Callable[[Http], Any]:
+def _endpoint(gateway: GatewaySessions, dialect: Dialect, work: Work) -> Callable[[Http], Any]:
     """Create an endpoint that converts errors to a dialect."""
 
     async def endpoint(http: Http) -> Response:
@@ -155,11 +155,11 @@ def _endpoint(
     return endpoint
 
 
-async def _count(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
-    """Answer with the number of prompt tokens, in Anthropic's or Google's form."""
+async def _count(key: str, http: Http, session: GatewaySession, dialect: Dialect) -> Response:
+    """Answer with the number of prompt tokens under a key."""
     session.check_caps("counts")
     tokens = session.count(_read(await _body(http, session), session, dialect))
-    return JSONResponse({"totalTokens" if "model" in http.path_params else "input_tokens": tokens})
+    return JSONResponse({key: tokens})
 
 
 async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Response:

@@ -1,7 +1,7 @@
 """Entry points through which other packages add parts; rollenv's own plug-ins use them too.
 
 The groups are ``rollenv.envs``, ``rollenv.namespaces``, ``rollenv.suites``, ``rollenv.protocols``,
-``rollenv.harnesses``, ``rollenv.commands``, ``rollenv.exports``, ``rollenv.launchers``,
+``rollenv.dialects``, ``rollenv.harnesses``, ``rollenv.commands``, ``rollenv.exports``, ``rollenv.launchers``,
 ``rollenv.trackers`` and ``rollenv.vision``.
 """
 

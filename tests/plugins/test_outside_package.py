@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
-#: Prints what of the package is there: routes of a server, a harness, trackers that recipes may name, suites.
+#: Prints what of the package is there: routes of a server, a harness, trackers that recipes may name, suites, dialects.
 FOUND = """
 import json, rollenv
+from rollenv.agents.gateway.dialects import dialects
+from rollenv.agents.gateway.messages import ModelAnswer
 from rollenv.agents.harness import find_harness, harnesses, program
 from rollenv.bench.suites import suites
 from rollenv.serve.protocols import protocols, routes_of
@@ -41,8 +43,13 @@ def made():
     except rollenv.UnknownEnv:
         return ""
 
+def said():
+    own = dialects().get("acme")
+    return own and own.response_body(ModelAnswer("hi"), own.read({"say": "hi"}, None))
+
 routes = [route.path for route in routes_of("acme")(None)] if "acme" in protocols() else []
-print(json.dumps([made(), routes, started(), tracker(), [each.name for each in suites() if each.name == "acme"]]))
+found = [each.name for each in suites() if each.name == "acme"]
+print(json.dumps([made(), routes, started(), tracker(), found, said()]))
 """
 
 
@@ -83,10 +90,11 @@ def test_a_package_adds_its_parts_and_takes_them_with_it(python, tmp_path):
         ["acme_agent", "--model"],
         ["AcmeTracker"],
         ["acme"],
+        {"said": "hi"},
     ]
     played = python("-m", "rollenv", "acme", "hello")
     assert (played.returncode, played.stdout.strip()) == (0, "reward 1")
 
     assert python("-m", "pip", "uninstall", "--quiet", "--yes", "acme").returncode == 0
-    assert json.loads(python("-c", FOUND).stdout) == ["", [], [], [], []]
+    assert json.loads(python("-c", FOUND).stdout) == ["", [], [], [], [], None]
     assert python("-m", "rollenv", "acme", "hello").returncode == 2

@@ -1,20 +1,32 @@
-"""Four dialects of a model call, as pure functions from and to JSON: chat completions, Responses, Messages, Gemini."""
+"""Dialects of a model call, as pure functions from and to JSON: chat completions here.
+
+Other packages add dialects through the entry point group ``rollenv.dialects``, each entry naming a module; rollenv's
+own are Responses, Messages and Gemini.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from rollenv.agents.gateway.dialects import anthropic_messages, chat, gemini, responses
+from rollenv.agents.gateway.dialects import chat
 from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, Stored
+from rollenv.core.plugins import load_all
 
-__all__ = ["DIALECTS", "OF_PATHS", "Dialect", "Known", "models"]
+__all__ = ["GROUP", "Dialect", "Known", "dialects", "models"]
+
+GROUP = "rollenv.dialects"
 
 
 class Dialect(Protocol):
     """The format of requests, answers and errors, implemented by a module."""
 
+    paths: tuple[str, ...]
+    """Paths of calls below the base URL; ``{model}`` in one is the request's model, ``:stream`` asks for a stream."""
+    counts: Mapping[str, str]
+    """Paths that count the tokens of a prompt, each with the key of the number in its answer."""
     keepalive: bytes
     """A keepalive message of a stream, which may be sent repeatedly before the answer."""
 
@@ -37,10 +49,10 @@ class Dialect(Protocol):
         """Return the end of a stream that fails after its start."""
 
 
-#: Dialects by the path below ``/v1/``.
-OF_PATHS: dict[str, Dialect] = {"chat/completions": chat, "responses": responses, "messages": anthropic_messages}
-#: All dialects by name. Gemini's calls have the model in their path.
-DIALECTS = {**OF_PATHS, "gemini": gemini}
+@functools.cache
+def dialects() -> dict[str, Dialect]:
+    """Return all dialects by name."""
+    return {"chat": chat, **load_all(GROUP, ("chat",))}
 
 
 def models(names: Iterable[str]) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rollenv.agents.gateway.dialects import client_tools, contents, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
 
+paths = ("chat/completions",)
+counts: Mapping[str, str] = {}
 keepalive = b": keepalive\n\n"
 
 _FINISH = {"stop": "stop", "stop_text": "stop", "length": "length", "tool_calls": "tool_calls"}

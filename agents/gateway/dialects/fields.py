@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from rollenv.agents.gateway.messages import FunctionCall, GatewayError
+from rollenv.agents.gateway.messages import GatewayError
 from rollenv.core.parsing import well_formed
 
 T = TypeVar("T")
@@ -30,8 +30,6 @@ _ROOM = 8 << 20
 _EACH = 500
 _STOPS = 16
 _KINDS: dict[type, str] = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
-#: Claude Code's key for arguments that are not JSON, which it reports to the model.
-_UNPARSED = "__unparsedToolInput"
 
 
 def invalid(message: str, param: str | None = None) -> GatewayError:
@@ -172,27 +170,6 @@ def function(of: Mapping[str, Any], where: str, schema: str = "parameters", name
     return described
 
 
-def as_object(call: FunctionCall) -> dict[str, Any]:
-    """Return a call's arguments as an object, for dialects that require one.
-
-    Other arguments are stored under Claude Code's own key. Unchanged, Anthropic's Python SDK would silently convert an
-    incomplete object to ``{}``, and raise an exception for anything else, which ends the episode.
-    """
-    try:
-        return readable(json.loads(call.arguments or "{}"))
-    except (GatewayError, ValueError, RecursionError):
-        return {_UNPARSED: {"raw": call.arguments, "len": len(call.arguments)}}
-
-
-def arguments(of: Mapping[str, Any], key: str, where: str) -> str:
-    """Return the arguments before :func:`as_object`."""
-    value = field(of, key, dict, where) or {}
-    unparsed = value.get(_UNPARSED)
-    if isinstance(unparsed, dict) and isinstance(unparsed.get("raw"), str):
-        return str(unparsed["raw"])
-    return compact(value)
-
-
 def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *limits: str) -> dict[str, Any]:
     """Return the arguments of ``Request`` that all dialects have.
 
@@ -244,11 +221,6 @@ def unheard(settings: Mapping[str, Any]) -> Iterator[str]:
             neutral = value.get("type") in ("text", "disabled")
         if name not in _QUIET and not neutral:
             yield name
-
-
-def json_format(name: str, schema: Any, **more: Any) -> dict[str, Any]:
-    """Return the ``response_format`` for an object that follows a schema."""
-    return {"type": "json_schema", "json_schema": {"name": name or "answer", "schema": schema, **more}}
 
 
 def _number(body: Mapping[str, Any], key: str, least: int, most: int) -> float | None:

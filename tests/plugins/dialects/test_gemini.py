@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from test_dialect_requests import TOOL, chats, junk
 from test_dialects import every_answer, nothing_stored, parsed, same
 
-from rollenv.agents.gateway.dialects import DIALECTS, Known
+from rollenv.agents.gateway.dialects import Known, dialects
 from rollenv.agents.gateway.messages import GatewayError, ModelRequest
 
 genai = pytest.importorskip("google.genai", reason="google-genai is not installed (the extra dev has it)")
 types, errors = genai.types, genai.errors
-GEMINI = DIALECTS["gemini"]
+GEMINI = dialects()["gemini"]
 ASKED = [{"role": "user", "parts": [{"text": "Look."}]}]
 
 

@@ -15,10 +15,12 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseErrorEvent, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, models
+from rollenv.agents.gateway.dialects import dialects, models
 from rollenv.agents.gateway.messages import ERRORS, FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
 
-CHAT, RESPONSES, MESSAGES = OF_PATHS.values()
+CHAT, RESPONSES, MESSAGES = (dialects()[name] for name in ("chat", "responses", "messages"))
+OF_PATHS = {dialect.paths[0]: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
+DIALECTS = {**OF_PATHS, "gemini": dialects()["gemini"]}
 IDS = list(OF_PATHS)
 CALLS = (FunctionCall("call_1", "bash", '{ "command" :  "echo caf\\u00e9 1" }'), FunctionCall("call_2", "stop", "{}"))
 NUMBERS = {"prompt_tokens": 20, "cached_tokens": 8, "completion_tokens": 5, "created": 1_700_000_000}
@@ -61,7 +63,7 @@ class Gateway:
         path = request.url.path.removeprefix("/v1/")
         if path == "models":
             return httpx2.Response(200, json=models(["policy", "other"]))
-        dialect = DIALECTS[path.removesuffix("/count_tokens")]
+        dialect = OF_PATHS[path.removesuffix("/count_tokens")]
         read = dialect.read(json.loads(request.content), nothing_stored)
         self.requests.append(read)
         if path.endswith("count_tokens"):

@@ -11,9 +11,8 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_dialects import ANSWERS, ASKED, CHAT, IDS, RESPONSES, every_dialect, nothing_stored
+from test_dialects import ANSWERS, ASKED, CHAT, DIALECTS, IDS, RESPONSES, every_dialect, nothing_stored
 
-from rollenv.agents.gateway.dialects import DIALECTS, responses
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
 
 texts = st.sampled_from(["", "a", " \n b ", "caf\u00e9\u2028", "\U0001f642", '{"x": 1}', "<think>", "\x00\x1b["])
@@ -492,5 +491,5 @@ def test_neighbouring_items_are_one_answer_or_two(name):
         "model": "m",
         "input": [{"role": "user", "content": "hi"}, *said(*parts), {"role": "user", "content": "on"}],
     }
-    got = responses.read(body, {"7": STORED}.get).messages
+    got = RESPONSES.read(body, {"7": STORED}.get).messages
     assert got == (Message("user", "hi"), *wanted, Message("user", "on"))

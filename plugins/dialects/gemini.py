@@ -11,7 +11,11 @@ from typing import Any
 from rollenv.agents.gateway.dialects import chat, contents, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Role, Stored
+from rollenv.plugins.dialects import common
 
+_CALL = "{version}/models/{model}"
+paths = (f"{_CALL}:generateContent", f"{_CALL}:streamGenerateContent")
+counts = {f"{_CALL}:countTokens": "totalTokens"}
 #: An empty line: SDKs treat any other line that does not begin with "data:" as an error.
 keepalive = b"\n"
 status = chat.status
@@ -51,7 +55,7 @@ def _settings(body: dict[str, Any], config: dict[str, Any]) -> tuple[dict[str, A
     more = {name: others.pop(key) for key, name in _OF_CHAT.items() if key in others}
     schema = others.pop("responseJsonSchema", None) or others.pop("responseSchema", None)
     if others.pop("responseMimeType", "") == "application/json":
-        more["response_format"] = fields.json_format("", _small(schema)) if schema else {"type": "json_object"}
+        more["response_format"] = common.json_format("", _small(schema)) if schema else {"type": "json_object"}
     return more, tuple(fields.unheard(others))
 
 
@@ -95,7 +99,7 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
     calls, reasoning, results = [], "", 0
     for part, at in fields.objects(of, "parts", where):
         if call := fields.field(part, "functionCall", dict, at):
-            arguments = fields.arguments(call, "args", at)
+            arguments = common.arguments(call, "args", at)
             calls.append(FunctionCall(fields.text(call, "id", at), fields.required(call, "name", at), arguments))
         elif result := fields.field(part, "functionResponse", dict, at):
             response = fields.field(result, "response", dict, at) or {}
@@ -142,7 +146,7 @@ def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     if answer.text or not answer.calls:
         parts.append({"text": answer.text})
     for call in answer.calls:
-        parts.append({"functionCall": {"id": call.id, "name": call.name, "args": fields.as_object(call)}})
+        parts.append({"functionCall": {"id": call.id, "name": call.name, "args": common.as_object(call)}})
     finish = "MAX_TOKENS" if answer.finish == "length" else "STOP"
     usage = {
         "promptTokenCount": answer.prompt_tokens,

@@ -6,9 +6,8 @@ import base64
 import json
 
 import pytest
-from test_dialects import MESSAGES, RESPONSES, nothing_stored
+from test_dialects import DIALECTS, MESSAGES, RESPONSES, nothing_stored
 
-from rollenv.agents.gateway.dialects import DIALECTS
 from rollenv.agents.gateway.messages import GatewayError
 
 LETTER = base64.b64encode(b"Dear Ann").decode()

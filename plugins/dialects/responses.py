@@ -9,7 +9,10 @@ from typing import Any
 from rollenv.agents.gateway.dialects import chat, client_tools, contents, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
+from rollenv.plugins.dialects import response_items
 
+paths = ("responses",)
+counts = chat.counts
 keepalive = chat.keepalive
 status = chat.status
 error = chat.error
@@ -140,7 +143,7 @@ def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Mess
             text = f"[failed]\n{text}".rstrip()
         yield Message("tool", text, call_id=call_id or fields.required(item, "call_id", where), images=images)
     elif kind.endswith("_call"):
-        ran = not call_id and kind not in ("function_call", *client_tools.KINDS)
+        ran = not call_id and kind not in ("function_call", *response_items.KINDS)
         call_id = call_id or fields.required(item, "id" if ran else "call_id", where)
         yield Message("assistant", calls=(_call(item, kind, call_id, where),))
         if ran:
@@ -159,7 +162,7 @@ def _call(item: dict[str, Any], kind: str, call_id: str, where: str) -> Function
     if kind == "function_call":
         arguments = fields.text(item, "arguments", where)
     else:
-        arguments = client_tools.arguments(item, where)
+        arguments = response_items.arguments(item, where)
     name = fields.text(item, "name", where)
     if not name and kind in ("function_call", "custom_tool_call"):
         name = fields.required(item, "name", where)
@@ -214,7 +217,7 @@ def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     for call in answer.calls:
         form, arguments = client_tools.form_of(call, request.tools)
         if form:
-            output.append(client_tools.item(call, form, arguments))
+            output.append(response_items.item(call, form, arguments))
             continue
         item = {"id": f"fc_{call.id}", "type": "function_call", "call_id": call.id, "name": call.name}
         space = {"namespace": call.namespace} if call.namespace else {}

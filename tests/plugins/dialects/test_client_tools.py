@@ -9,9 +9,8 @@ import logging
 import pytest
 from openai.types.responses import ResponseOutputItem
 from pydantic import TypeAdapter
-from test_dialects import ASKED, CHAT, MESSAGES, RESPONSES, TYPES, Gateway, nothing_stored, parsed
+from test_dialects import ASKED, CHAT, DIALECTS, MESSAGES, RESPONSES, TYPES, Gateway, nothing_stored, parsed
 
-from rollenv.agents.gateway.dialects import DIALECTS
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, ModelAnswer
 
 GRAMMAR = 'start: "a"+'

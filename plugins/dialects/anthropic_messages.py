@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rollenv.agents.gateway.dialects import client_tools, contents, fields
+from rollenv.agents.gateway.dialects import contents, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
+from rollenv.plugins.dialects import anthropic_tools, common
 
+paths = ("messages",)
+counts = {"messages/count_tokens": "input_tokens"}
 keepalive = b'event: ping\ndata: {"type": "ping"}\n\n'
 
 #: Fields that are read, or have no use here.
@@ -53,7 +56,7 @@ def _settings(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         "top_k": others.pop("top_k", None),
         "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") is True else None,
         "reasoning_effort": output.get("effort"),
-        "response_format": fields.json_format("", kind["schema"]) if "schema" in kind else None,
+        "response_format": common.json_format("", kind["schema"]) if "schema" in kind else None,
     }
     return {name: value for name, value in said.items() if value is not None}, tuple(fields.unheard(others))
 
@@ -62,7 +65,7 @@ def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     if of.get("type") in (None, "custom"):
         yield fields.function(of, where, "input_schema")
     else:
-        yield from client_tools.anthropic(of, where)
+        yield from anthropic_tools.functions(of, where)
 
 
 def _messages(of: dict[str, Any], where: str) -> list[Message]:
@@ -100,7 +103,7 @@ def _answer(content: list[tuple[dict[str, Any], str]]) -> Message:
         if kind == "thinking":
             reasoning += fields.text(block, "thinking", where)
         elif kind in ("tool_use", "server_tool_use", "mcp_tool_use"):
-            arguments = fields.arguments(block, "input", where)
+            arguments = common.arguments(block, "input", where)
             calls.append(
                 FunctionCall(fields.required(block, "id", where), fields.required(block, "name", where), arguments)
             )
@@ -137,7 +140,7 @@ def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     if answer.text or not answer.calls:
         content.append({"type": "text", "text": answer.text})
     content += [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": fields.as_object(call)} for call in answer.calls
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": common.as_object(call)} for call in answer.calls
     ]
     return {
         "id": f"msg_{answer.id}",

@@ -1,0 +1,1 @@
+"""Other companies' dialects of a model call, served by the gateway: entry points ``rollenv.dialects``."""
