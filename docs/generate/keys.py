@@ -16,6 +16,7 @@ from rollenv.core.plugins import load_all
 from rollenv.plugins.launch.base import BaseLauncher
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.launch import LAUNCHERS
+from rollenv.trainers.config.rewards import REWARDS, DomainReward
 from rollenv.trainers.config.section import union_of
 
 PAGE = "recipes/keys.md"
@@ -36,6 +37,10 @@ def page() -> str:
     sections += _section("launch", BaseLauncher)
     for kind, launcher in load_all(LAUNCHERS).items():
         sections += _section("launch", launcher, f"launch with kind = {kind}", BaseLauncher.model_fields)
+    for kind, reward in load_all(REWARDS).items():
+        sections += _section(
+            "rewards.domains", reward, f"rewards.domains with kind = {kind}", DomainReward.model_fields
+        )
     return "\n".join([*rows, *sections]) + "\n"
 
 

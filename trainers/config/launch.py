@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, SerializeAsAny
 
-from rollenv.core.errors import RollenvError, did_you_mean
-from rollenv.core.plugins import entry_points, load
-from rollenv.trainers.config.section import Section
+from rollenv.trainers.config.section import Section, by_entry_point
 
 LAUNCHERS = "rollenv.launchers"
 
@@ -32,25 +31,4 @@ class Launcher(Section):
         """
 
 
-def _by_kind(value: Any) -> Any:
-    """Validate a section by the launcher that its key ``kind`` names."""
-    if not isinstance(value, dict):
-        return value
-    kind, known = value.get("kind"), entry_points(LAUNCHERS)
-    if kind not in known:
-        said = f"kind is one of {', '.join(sorted(known))}, not {kind!r}; {did_you_mean(str(kind), known)}"
-        raise ValueError(said.removesuffix("; "))
-    try:
-        model: type[Launcher] = load(LAUNCHERS, kind)
-        return model.model_validate(value)
-    except ValidationError as error:
-        first, keys = error.errors()[0], list(model.model_fields)
-        key, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            said = f"there is no such key; {did_you_mean(key, keys, ', '.join(keys))}"
-        raise ValueError(f"{key}: {said}".removeprefix(": ")) from None
-    except RollenvError as error:
-        raise ValueError(str(error)) from error
-
-
-AnyLauncher = Annotated[SerializeAsAny[Launcher] | None, BeforeValidator(_by_kind)]
+AnyLauncher = Annotated[SerializeAsAny[Launcher] | None, BeforeValidator(functools.partial(by_entry_point, LAUNCHERS))]

@@ -346,7 +346,7 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
     key = ".".join(map(str, keys))
     if kind == "union_tag_invalid" and (union := _union_above(keys)):
         given = value.get(union.tag) if isinstance(value, dict) else value
-        hint = did_you_mean(str(given), union.variants, form=repr)
+        hint = did_you_mean(str(given), union.names, form=repr)
         text = f"{key}.{union.tag} is one of {union}, not {given!r}; {hint}"
         return text.removesuffix("; ")
     if kind in ("model_type", "model_attributes_type") and key:

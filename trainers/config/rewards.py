@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, WrapValidator, model_validator
 
-from rollenv.core.errors import UsageError
-from rollenv.trainers.config.section import HomePath, Section, Weight, union, unless
+from rollenv.core.plugins import entry_points
+from rollenv.rollout.types import Trajectory
+from rollenv.trainers.config.section import HomePath, Section, Weight, by_entry_point, union, unless
+
+REWARDS = "rollenv.rewards"
 
 
 def _expression(pattern: str) -> str:
@@ -18,19 +22,6 @@ def _expression(pattern: str) -> str:
     except re.error as error:
         raise ValueError(f"not a regular expression: {error}") from error
     return pattern
-
-
-def _check_known(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from rollenv.trainers.rewards.instructions import CHECKS, follows
-
-    for one in checks:
-        if one.get("id") not in CHECKS:
-            raise ValueError(f"there is no instruction {one.get('id')!r}; there are {', '.join(CHECKS)}")
-        try:
-            follows("text", one)  # wrong arguments would fail in every episode
-        except UsageError as error:
-            raise ValueError(str(error)) from error
-    return checks
 
 
 def _at_limit(value: str | float) -> str | float:
@@ -53,6 +44,9 @@ class DomainReward(Section):
     no other pattern matches."""
     weight: Annotated[float, AfterValidator(_nonzero)] = 1.0
 
+    def check(self, env_id: str, kwargs: dict[str, Any]) -> None:
+        """Refuse an environment of its domain that it cannot reward, before anything is played."""
+
 
 class FormatReward(DomainReward):
     """A reward for the format of responses (see rollenv.trainers.rewards.Format); the mean over turns."""
@@ -67,29 +61,6 @@ class FormatReward(DomainReward):
     def _differ(self) -> FormatReward:
         if self.matched == self.missed:
             raise ValueError(f"matched and missed are both {self.matched}, which has no effect")
-        return self
-
-
-class InstructionsReward(DomainReward):
-    """A reward for a last response that follows verifiable instructions (IFEval's)."""
-
-    kind: Literal["instructions"] = "instructions"
-    checks: Annotated[list[dict[str, Any]], AfterValidator(_check_known)] = Field(default_factory=list)
-    """Instructions of every task, each with its ``id`` and arguments (see rollenv.trainers.rewards.CHECKS)."""
-    column: str = ""
-    """Instead of ``checks``: the data set's column with the ids of each row's instructions (IFEval's
-    ``instruction_id_list``)."""
-    arguments: str = "kwargs"
-    """The column with the arguments, one mapping for each instruction."""
-    partial: bool = False
-    """Reward the share of instructions that are followed."""
-
-    @model_validator(mode="after")
-    def _one_source(self) -> InstructionsReward:
-        if bool(self.checks) == bool(self.column):
-            raise ValueError("give either checks, or the column with the rows' instructions")
-        if self.arguments != "kwargs" and not self.column:
-            raise ValueError("arguments belong to column, which is not set")
         return self
 
 
@@ -132,9 +103,30 @@ class OwnReward(DomainReward):
     """``module:function``, which takes what ``rewards.function`` takes, ``reward`` included."""
 
 
-_Domains = FormatReward | InstructionsReward | JudgeReward | LearnedDomainReward | OwnReward
+class PackageReward(DomainReward):
+    """A reward of an installed package: an entry point of ``rollenv.rewards`` with the name of its ``kind``."""
+
+    kind: str
+
+    @abstractmethod
+    def reward(self) -> Callable[[Trajectory], Awaitable[float]]:
+        """Return the reward function."""
+
+
+def _of_package(value: Any, own: Callable[[Any], Any]) -> Any:
+    """Validate a reward of an installed package by its kind, and others as rollenv's own."""
+    if isinstance(value, PackageReward) or (isinstance(value, dict) and value.get("kind") in entry_points(REWARDS)):
+        return by_entry_point(REWARDS, value)
+    return own(value)
+
+
+_Domains = FormatReward | JudgeReward | LearnedDomainReward | OwnReward
 AnyDomainReward = Annotated[
-    _Domains, Field(discriminator="kind"), union("domains", "kind", _Domains, base=DomainReward)
+    _Domains,
+    Field(discriminator="kind"),
+    union("domains", "kind", _Domains, base=DomainReward, group=REWARDS),
+    WrapValidator(_of_package),
+    SerializeAsAny(),
 ]
 
 

@@ -8,9 +8,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PrivateAttr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    ValidationError,
+)
 
-from rollenv.core.plugins import function_at
+from rollenv.core.errors import RollenvError, did_you_mean
+from rollenv.core.plugins import entry_points, function_at, load
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Discount = Annotated[float, Field(gt=0, le=1)]
@@ -84,10 +94,17 @@ class Union:
     """Keys that every variant has with the same meaning."""
     open: type[Section] | None = None
     """The section of a function of the user, if it can be a variant; see :class:`OwnVariant`."""
+    group: str = ""
+    """The entry points of further variants."""
 
     def __str__(self) -> str:
         """The values of the tag."""
-        return ", ".join([*self.variants, *([f"or {OWN}"] if self.open else [])])
+        return ", ".join([*self.names, *([f"or {OWN}"] if self.open else [])])
+
+    @property
+    def names(self) -> list[str]:
+        """The variants that have names."""
+        return [*self.variants, *(sorted(entry_points(self.group)) if self.group else [])]
 
     @property
     def default(self) -> str:
@@ -100,18 +117,25 @@ _UNIONS: dict[str, Union] = {}
 
 
 def union(
-    section: str, tag: str, models: Any, base: type[Section] = Section, *, open: type[Section] | None = None
+    section: str,
+    tag: str,
+    models: Any,
+    base: type[Section] = Section,
+    *,
+    open: type[Section] | None = None,
+    group: str = "",
 ) -> BeforeValidator:
     """Register a section's variants, the default one first, and return a validator that adds the default tag.
 
     Args:
         base: the section with the common keys of all variants.
         open: the section of functions of the user, if they can be variants too.
+        group: entry points of further variants, for errors.
     """
     variants = {
         str(value): model for model in get_args(models) for value in get_args(model.model_fields[tag].annotation)
     }
-    _UNIONS[section] = Union(tag, variants, frozenset(base.model_fields), open)
+    _UNIONS[section] = Union(tag, variants, frozenset(base.model_fields), open, group)
     default = _UNIONS[section].default
     return BeforeValidator(lambda value: {tag: default, **value} if isinstance(value, dict) else value)
 
@@ -119,6 +143,27 @@ def union(
 def union_of(path: str) -> Union | None:
     """Return the variants of a section, by its dotted path; None if it has none."""
     return _UNIONS.get(path.rpartition(".")[2])
+
+
+def by_entry_point(group: str, value: Any) -> Any:
+    """Validate a section by the model of an installed package: the entry point of a group that its ``kind`` names."""
+    if not isinstance(value, dict):
+        return value
+    kind, known = value.get("kind"), entry_points(group)
+    if kind not in known:
+        said = f"kind is one of {', '.join(sorted(known))}, not {kind!r}; {did_you_mean(str(kind), known)}"
+        raise ValueError(said.removesuffix("; "))
+    try:
+        model: type[Section] = load(group, kind)
+        return model.model_validate(value)
+    except ValidationError as error:
+        first, keys = error.errors()[0], list(model.model_fields)
+        key, said = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            said = f"there is no such key; {did_you_mean(key, keys, ', '.join(keys))}"
+        raise ValueError(f"{key}: {said}".removeprefix(": ")) from None
+    except RollenvError as error:
+        raise ValueError(str(error)) from error
 
 
 # -- functions of the user ---------------------------------------------------------------------------------------------

@@ -14,20 +14,15 @@ A reward function takes a finished trajectory and returns a number that is added
 from rollenv.trainers.rewards.base import ByDomain, Reward, Sum
 from rollenv.trainers.rewards.format import Format
 from rollenv.trainers.rewards.function import FunctionFailed, FunctionReward
-from rollenv.trainers.rewards.instructions import CHECKS, Instructions, RowInstructions, follows
 from rollenv.trainers.rewards.judge import Judge, JudgeFailed
 
 __all__ = [
-    "CHECKS",
     "ByDomain",
     "Format",
     "FunctionFailed",
     "FunctionReward",
-    "Instructions",
     "Judge",
     "JudgeFailed",
     "Reward",
-    "RowInstructions",
     "Sum",
-    "follows",
 ]

@@ -17,15 +17,14 @@ from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.rewards import (
     AnyDomainReward,
     FormatReward,
-    InstructionsReward,
     LearnedDomainReward,
     OwnReward,
+    PackageReward,
 )
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 from rollenv.trainers.rewards.base import Reward, Sum, domains
 from rollenv.trainers.rewards.format import Format
 from rollenv.trainers.rewards.function import FunctionReward
-from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
 from rollenv.trainers.rewards.judge import TEMPLATE, Judge
 
 
@@ -45,8 +44,8 @@ class DomainRewards:
         for path, env in task_domains(config.env, config.tasks):  # checked before anything is played
             matching = pattern_of(patterns, path)
             for one in config.rewards.domains:
-                if one.domain == matching and isinstance(one, InstructionsReward) and one.column:
-                    RowInstructions(one.column, one.arguments).check(env.id, env.kwargs)
+                if one.domain == matching:
+                    one.check(env.id, env.kwargs)
         for one in config.rewards.domains:
             parts.setdefault(one.domain, []).append((one.weight, _reward(one)))
             names = self._names.setdefault(one.domain, [])
@@ -108,7 +107,7 @@ class DomainRewards:
         return counts
 
 
-def _reward(settings: AnyDomainReward) -> Reward:
+def _reward(settings: AnyDomainReward | PackageReward) -> Reward:
     if isinstance(settings, FormatReward):
         return Format(settings.pattern, matched=settings.matched, missed=settings.missed)
     if isinstance(settings, LearnedDomainReward):
@@ -117,9 +116,8 @@ def _reward(settings: AnyDomainReward) -> Reward:
         return LearnedReward(settings.path, settings.clip)
     if isinstance(settings, OwnReward):
         return FunctionReward(function_at(settings.function, "rewards.domains")).score
-    if isinstance(settings, InstructionsReward):
-        rows = RowInstructions(settings.column, settings.arguments)
-        return Instructions(rows if settings.column else settings.checks, partial=settings.partial)
+    if isinstance(settings, PackageReward):
+        return settings.reward()
     key = os.environ.get(settings.key_variable) if settings.key_variable else None
     if settings.key_variable and key is None:
         raise UsageError(f"rewards.domains: the environment variable {settings.key_variable} is not set")

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from rollenv import UsageError
+from rollenv.plugins.rewards.instructions import Instructions, RowInstructions, follows
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
-from rollenv.trainers.rewards import Instructions, RowInstructions, follows
 from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.sources.configured import source_of
 

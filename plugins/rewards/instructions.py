@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
 
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_code_block
 from rollenv.core.registry import spec
 from rollenv.rollout.types import Task, Trajectory
-from rollenv.trainers.rewards.base import last_answer
+from rollenv.trainers.config.rewards import PackageReward
+from rollenv.trainers.rewards.base import Reward, last_answer
 
 #: ``{"id": "length_constraints:number_words", "num_words": 100, "relation": "at least"}``
 Instruction = Mapping[str, Any]
@@ -241,3 +244,45 @@ def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _check_known(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for one in checks:
+        if one.get("id") not in CHECKS:
+            raise ValueError(f"there is no instruction {one.get('id')!r}; there are {', '.join(CHECKS)}")
+        try:
+            follows("text", one)  # wrong arguments would fail in every episode
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+    return checks
+
+
+class InstructionsReward(PackageReward):
+    """A reward for a last response that follows verifiable instructions (IFEval's)."""
+
+    kind: Literal["instructions"] = "instructions"
+    checks: Annotated[list[dict[str, Any]], AfterValidator(_check_known)] = Field(default_factory=list)
+    """Instructions of every task, each with its ``id`` and arguments (see ``CHECKS``)."""
+    column: str = ""
+    """Instead of ``checks``: the data set's column with the ids of each row's instructions (IFEval's
+    ``instruction_id_list``)."""
+    arguments: str = "kwargs"
+    """The column with the arguments, one mapping for each instruction."""
+    partial: bool = False
+    """Reward the share of instructions that are followed."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> InstructionsReward:
+        if bool(self.checks) == bool(self.column):
+            raise ValueError("give either checks, or the column with the rows' instructions")
+        if self.arguments != "kwargs" and not self.column:
+            raise ValueError("arguments belong to column, which is not set")
+        return self
+
+    def check(self, env_id: str, kwargs: dict[str, Any]) -> None:
+        if self.column:
+            RowInstructions(self.column, self.arguments).check(env_id, kwargs)
+
+    def reward(self) -> Reward:
+        rows = RowInstructions(self.column, self.arguments)
+        return Instructions(rows if self.column else self.checks, partial=self.partial)

@@ -1,0 +1,1 @@
+"""Rewards of ``rewards.domains`` for single data sets: entry points ``rollenv.rewards``."""
