@@ -21,7 +21,7 @@ from rollenv.trainers.config.player import (
     AnyPlayer,
     HarnessConfig,
     LocalPlayer,
-    SglangPlayer,
+    ServerPlayer,
     VllmPlayer,
 )
 from rollenv.trainers.config.run import RolloutConfig
@@ -42,7 +42,9 @@ class TrainedPlayer(Updatable, Agent, Protocol):
         ...
 
 
-def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> TrainedPlayer:
+def make_player(
+    settings: AnyPlayer | ServerPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0
+) -> TrainedPlayer:
     """Create the player of the settings."""
     if isinstance(settings, LocalPlayer):
         if not isinstance(base_agent.engine, NoEngine):  # a model that is trained alone
@@ -56,7 +58,7 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
     else:
         step_prompt, chat, template = prompt, prompt.chat, {}
     engine: Any
-    if isinstance(settings, SglangPlayer) or settings.url:
+    if isinstance(settings, ServerPlayer) or settings.url:
         engine = _server_engine(settings, base_agent, folder, rank)
     else:
         engine = _own_vllm(settings, folder, rank, {"chat": chat})
@@ -118,15 +120,14 @@ def _own_vllm(settings: VllmPlayer, folder: Path, rank: int, options: dict[str, 
     return load_engine(folder, **options)[0]
 
 
-def _server_engine(settings: VllmPlayer | SglangPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:
+def _server_engine(settings: VllmPlayer | ServerPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:
     """Create the engine of one server, or a router over several."""
-    from rollenv.agents.engines.sglang_server import SGLangTransport
     from rollenv.agents.engines.vllm_http import HttpTransport
 
     def decode(ids: Sequence[int]) -> str:
         return str(base_agent.tokenizer.decode(ids))
 
-    transport_class = SGLangTransport if settings.kind == "sglang" else HttpTransport
+    transport_class = settings.transport() if isinstance(settings, ServerPlayer) else HttpTransport
     engines = []
     for i, url in enumerate(settings.url.split(",")):
         shared = folder / f"server-{i}"

@@ -16,7 +16,6 @@ from rollenv.core.plugins import load_all
 from rollenv.plugins.launch.base import BaseLauncher
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.launch import LAUNCHERS
-from rollenv.trainers.config.rewards import REWARDS, DomainReward
 from rollenv.trainers.config.section import union_of
 
 PAGE = "recipes/keys.md"
@@ -37,10 +36,6 @@ def page() -> str:
     sections += _section("launch", BaseLauncher)
     for kind, launcher in load_all(LAUNCHERS).items():
         sections += _section("launch", launcher, f"launch with kind = {kind}", BaseLauncher.model_fields)
-    for kind, reward in load_all(REWARDS).items():
-        sections += _section(
-            "rewards.domains", reward, f"rewards.domains with kind = {kind}", DomainReward.model_fields
-        )
     return "\n".join([*rows, *sections]) + "\n"
 
 
@@ -73,6 +68,8 @@ def _below(path: str, model: type[BaseModel]) -> Iterator[tuple[str, str, type[B
             for variant in dict.fromkeys(union.variants.values()):
                 values = [value for value, known in union.variants.items() if known is variant]
                 yield key, f"{key} with {union.tag} = {' or '.join(values)}", variant
+            for value, variant in load_all(union.group).items() if union.group else ():
+                yield key, f"{key} with {union.tag} = {value}", variant
             if union.open:
                 yield key, f"{key} with {union.tag} = module:function", union.open
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

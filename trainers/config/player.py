@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from rollenv.agents.gateway.tree import Kind
 from rollenv.trainers.config.section import Positive, Section, union, unless
@@ -129,15 +130,27 @@ class HarnessConfig(Section):
         return unless(self.name, "harness.name", "harness", "args", "seconds", "max_turns", "calls", "train")
 
 
-class SglangPlayer(StructuredPlayer):
-    """SGLang servers. They get the trainer's weights after every update, through the run folder."""
+class ServerPlayer(StructuredPlayer):
+    """Servers of another engine: an entry point of ``rollenv.players`` with the name of its ``kind``. They get the
+    trainer's weights after every update, through the run folder."""
 
-    kind: Literal["sglang"] = "sglang"
+    kind: str
     url: str = Field(min_length=1)
-    """Addresses of SGLang servers, separated by commas; each needs access to the run folder."""
+    """Addresses of the servers, separated by commas; each needs access to the run folder."""
     patience: Positive = 20.0
     """Seconds to wait for a server that does not respond."""
 
+    @abstractmethod
+    def transport(self) -> Any:
+        """Return the subclass of ``rollenv.agents.engines.vllm_http.HttpTransport`` that calls a server."""
 
-_Player = LocalPlayer | VllmPlayer | SglangPlayer
-AnyPlayer = Annotated[_Player, Field(discriminator="kind"), union("player", "kind", _Player)]
+
+PLAYERS = "rollenv.players"
+
+_Player = LocalPlayer | VllmPlayer
+AnyPlayer = Annotated[
+    _Player,
+    Field(discriminator="kind"),
+    union("player", "kind", _Player, group=PLAYERS),
+    SerializeAsAny(),
+]

@@ -7,11 +7,10 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SerializeAsAny, WrapValidator, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
 
-from rollenv.core.plugins import entry_points
 from rollenv.rollout.types import Trajectory
-from rollenv.trainers.config.section import HomePath, Section, Weight, by_entry_point, union, unless
+from rollenv.trainers.config.section import HomePath, Section, Weight, union, unless
 
 REWARDS = "rollenv.rewards"
 
@@ -113,19 +112,11 @@ class PackageReward(DomainReward):
         """Return the reward function."""
 
 
-def _of_package(value: Any, own: Callable[[Any], Any]) -> Any:
-    """Validate a reward of an installed package by its kind, and others as rollenv's own."""
-    if isinstance(value, PackageReward) or (isinstance(value, dict) and value.get("kind") in entry_points(REWARDS)):
-        return by_entry_point(REWARDS, value)
-    return own(value)
-
-
 _Domains = FormatReward | JudgeReward | LearnedDomainReward | OwnReward
 AnyDomainReward = Annotated[
     _Domains,
     Field(discriminator="kind"),
     union("domains", "kind", _Domains, base=DomainReward, group=REWARDS),
-    WrapValidator(_of_package),
     SerializeAsAny(),
 ]
 

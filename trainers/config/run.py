@@ -29,7 +29,7 @@ from rollenv.trainers.config.losses import (
     PpoClip,
 )
 from rollenv.trainers.config.placement import PlacementConfig
-from rollenv.trainers.config.player import AnyPlayer, HarnessConfig, LocalPlayer
+from rollenv.trainers.config.player import AnyPlayer, HarnessConfig, LocalPlayer, ServerPlayer
 from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.seats import SeatsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Weight, union, unless
@@ -289,8 +289,8 @@ class RolloutConfig(Section):
         if workers_of(self.workers)[0] == "ray":
             instead = "take a number of processes, which each shard has"
             yield f"rollout.workers cannot be actors of their own with rollout.shards; {instead}"
-        if run.player.kind == "sglang":
-            yield "rollout.shards need an engine each, not an SGLang server; take player.kind=vllm or local"
+        if isinstance(run.player, ServerPlayer):
+            yield "rollout.shards need an engine each, not a server; take player.kind=vllm or local"
         if run.player.kind == "vllm" and (run.player.url or run.player.sleep):
             yield "rollout.shards have an engine each: leave out player.url and player.sleep"
         if run.played_rank:

@@ -11,12 +11,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
     PrivateAttr,
     ValidationError,
+    WrapValidator,
 )
 
 from rollenv.core.errors import RollenvError, did_you_mean
@@ -124,20 +124,28 @@ def union(
     *,
     open: type[Section] | None = None,
     group: str = "",
-) -> BeforeValidator:
+) -> WrapValidator:
     """Register a section's variants, the default one first, and return a validator that adds the default tag.
 
     Args:
         base: the section with the common keys of all variants.
         open: the section of functions of the user, if they can be variants too.
-        group: entry points of further variants, for errors.
+        group: entry points of further variants, if installed packages can add some.
     """
     variants = {
         str(value): model for model in get_args(models) for value in get_args(model.model_fields[tag].annotation)
     }
     _UNIONS[section] = Union(tag, variants, frozenset(base.model_fields), open, group)
     default = _UNIONS[section].default
-    return BeforeValidator(lambda value: {tag: default, **value} if isinstance(value, dict) else value)
+
+    def validate(value: Any, validate_own: Callable[[Any], Any]) -> Any:
+        if isinstance(value, dict):
+            value = {tag: default, **value}
+        kind = value[tag] if isinstance(value, dict) else getattr(value, tag, "")
+        added = group and str(kind) in entry_points(group)
+        return by_entry_point(group, value) if added else validate_own(value)
+
+    return WrapValidator(validate)
 
 
 def union_of(path: str) -> Union | None:
@@ -149,8 +157,8 @@ def by_entry_point(group: str, value: Any) -> Any:
     """Validate a section by the model of an installed package: the entry point of a group that its ``kind`` names."""
     if not isinstance(value, dict):
         return value
-    kind, known = value.get("kind"), entry_points(group)
-    if kind not in known:
+    kind, known = value.get("kind", ""), entry_points(group)
+    if str(kind) not in known:
         said = f"kind is one of {', '.join(sorted(known))}, not {kind!r}; {did_you_mean(str(kind), known)}"
         raise ValueError(said.removesuffix("; "))
     try:

@@ -11,11 +11,11 @@ import torch
 from sglang_stub import SGLangStub
 
 from rollenv.agents.engines.base import EngineFailed, EngineLost, Sampling
-from rollenv.agents.engines.sglang_server import SGLangTransport
 from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.core.errors import UsageError
+from rollenv.plugins.engines.sglang_server import SGLangTransport
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer

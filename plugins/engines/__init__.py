@@ -1,0 +1,1 @@
+"""Engines behind servers that play in training: entry points ``rollenv.players``."""
