@@ -7,8 +7,8 @@ import functools
 from collections.abc import Sequence
 
 from rollenv.core.errors import UsageError
-from rollenv.core.tools import calculator
 from rollenv.core.tools.sandboxed import chosen
+from rollenv.envs import calculator
 from rollenv.envs.code.tests import CallTests, run_tests
 from rollenv.envs.data.procedural import ProceduralEnv, span
 from rollenv.envs.data.task import RowVerdict

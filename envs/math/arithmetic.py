@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from rollenv.core.errors import UsageError
-from rollenv.core.tools.calculator import evaluate
+from rollenv.envs.calculator import evaluate
 from rollenv.envs.data.procedural import LARGEST, ProceduralEnv, span
 from rollenv.envs.data.task import RowVerdict
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import UsageError
-from rollenv.core.tools.calculator import evaluate
+from rollenv.envs.calculator import evaluate
 from rollenv.envs.data.procedural import LARGEST, span
 from rollenv.envs.math.arithmetic import INTEGER, OPERATORS
 

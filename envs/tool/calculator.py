@@ -9,8 +9,8 @@ from typing import Any
 from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.core.parsing import last_boxed
-from rollenv.core.tools.calculator import MAX_CHARACTERS, evaluate
 from rollenv.core.tools.calls import find_calls
+from rollenv.envs.calculator import MAX_CHARACTERS, evaluate
 from rollenv.envs.data.task import RowVerdict
 from rollenv.envs.math.arithmetic import INTEGER, OPERATORS, Arithmetic
 

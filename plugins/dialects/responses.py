@@ -20,16 +20,8 @@ error = chat.error
 #: Fields that are read, or have no use here.
 _READ = (
     *("input", "instructions", "model", "tools", "tool_choice", "stop", "max_output_tokens", "temperature", "top_p"),
-    *(
-        "stream",
-        "previous_response_id",
-        "conversation",
-        "prompt",
-        "background",
-        "background_options",
-        "reasoning",
-        "text",
-    ),
+    *("stream", "previous_response_id", "conversation", "prompt", "background", "background_options", "reasoning"),
+    "text",
 )
 #: Fields with the same name and meaning in chat completions.
 _OF_CHAT = (

@@ -86,18 +86,8 @@ class MathEnv(Rows, math_env.MathEnv):
         use_mp: bool = True,
         **kwargs: Any,
     ):
-        math_env.MathEnv.__init__(
-            self,
-            dataset_name,
-            split,
-            chosen_split(dataset, split),
-            question_key,
-            answer_key,
-            use_format_error_reward,
-            seed,
-            use_mp,
-            instruct=False,
-        )
+        chosen, graded = chosen_split(dataset, split), (use_format_error_reward, seed, use_mp)
+        math_env.MathEnv.__init__(self, dataset_name, split, chosen, question_key, answer_key, *graded, instruct=False)
         self.use_mp = use_mp
         self._begin(seed, as_dataset(self.rows), shuffle=not kwargs.get("eval", False))
 

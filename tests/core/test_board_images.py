@@ -16,7 +16,7 @@ from rollenv.core.drawing import GROUNDS, PIECES, Cell, Drawing, draw
 from rollenv.core.errors import Broken, UsageError
 from rollenv.core.pictures import MARK, picture
 from rollenv.core.pixels import pixels
-from rollenv.core.wrappers import ObservationWrapper, get_wrapper_fns
+from rollenv.core.wrappers import ObservationWrapper, wrap
 from rollenv.report.episodes import picture_of
 from rollenv.trainers.config.load import load_config, with_settings
 
@@ -232,7 +232,7 @@ class Seen(rollenv.Env):
 
 
 def test_a_history_has_the_pictures_of_all_its_observations():
-    plain, whole = Seen(), get_wrapper_fns("concat")[0](Seen())
+    plain, whole = Seen(), wrap(Seen(), {"concat": {}})
     last = ObservationWrapper(Seen(), max_history_length=1)
     steps = [list(results(env, 1, ["all", "none", "all"])) for env in (plain, whole, last)]
     own = [list(result[4].get("images", [])) for result in steps[0]]

@@ -19,13 +19,13 @@ from mcp.server import MCPServer
 import rollenv
 from rollenv import MissingExtra, UsageError
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.core.tools.calculator import calculator
 from rollenv.core.tools.calls import first_call
 from rollenv.core.tools.function import FunctionTool
 from rollenv.core.tools.mcp import MCPError, MCPTool
 from rollenv.core.tools.python import MAX_CHARACTERS, PythonCodeTool
 from rollenv.core.tools.search import CorpusSearchTool, SearchTool
-from rollenv.core.wrappers import ToolEnvWrapper, get_wrapper_fns
+from rollenv.core.wrappers import ToolEnvWrapper, wrap
+from rollenv.envs.calculator import calculator
 from rollenv.sandbox import RunResult
 
 
@@ -163,8 +163,7 @@ def test_python_is_fresh_or_keeps_its_state(python):
 
 
 def test_the_python_wrappers_of_the_factory():
-    (wrap,) = get_wrapper_fns("python_tool")
-    env = wrap(rollenv.make("game:Sokoban-v0-easy"))
+    env = wrap(rollenv.make("game:Sokoban-v0-easy"), {"python_tool": {}})
     assert "<python>" in env.reset(0)[0]
     said, reward, *_ = env.step("<python>print(1 + 1)</python>")
     assert said == "Code execution result: 2\n"

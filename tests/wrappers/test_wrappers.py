@@ -17,7 +17,7 @@ from rollenv.core.wrappers import (
     EpisodeTrackingWrapper,
     ObservationWrapper,
     ToolEnvWrapper,
-    get_wrapper_fns,
+    wrap,
 )
 
 ENV = "game:Sokoban-v0-easy"
@@ -49,10 +49,8 @@ class Echo(BaseTool):
 
 
 def wrapped(*names: str, **kwargs) -> rollenv.Env:
-    env = rollenv.make(ENV, **kwargs)
-    for wrap in get_wrapper_fns(",".join(names), Tags()):
-        env = wrap(env)
-    return env
+    settings = {name: {"tokenizer": Tags()} if name in TOKENIZER_REQUIRED else {} for name in names}
+    return wrap(rollenv.make(ENV, **kwargs), settings)
 
 
 class Essence(rollenv.Wrapper):
@@ -161,11 +159,10 @@ def test_a_wrapper_needs_nothing_by_default():
 
 def test_unknown_names_and_missing_tokenizers_are_errors():
     with pytest.raises(UsageError, match="concat_chat"):
-        get_wrapper_fns("concat_chats")
+        wrap(rollenv.make(ENV), {"concat_chats": {}})
     for name in TOKENIZER_REQUIRED:
         with pytest.raises(UsageError, match="tokenizer"):
-            get_wrapper_fns(name)
-    assert get_wrapper_fns("") == []
+            wrap(rollenv.make(ENV), {name: {}})
 
 
 def test_a_tool_call_costs_the_environment_no_turn():

@@ -16,18 +16,8 @@ keepalive = b": keepalive\n\n"
 _FINISH = {"stop": "stop", "stop_text": "stop", "length": "length", "tool_calls": "tool_calls"}
 #: Fields that are read, or have no use here.
 _READ = (
-    *(
-        "messages",
-        "model",
-        "tools",
-        "tool_choice",
-        "stop",
-        "max_completion_tokens",
-        "max_tokens",
-        "temperature",
-        "top_p",
-    ),
-    *("stream", "stream_options", "n", "return_token_ids", "logprobs", "top_logprobs", "modalities"),
+    *("messages", "model", "tools", "tool_choice", "stop", "max_completion_tokens", "max_tokens", "temperature"),
+    *("top_p", "stream", "stream_options", "n", "return_token_ids", "logprobs", "top_logprobs", "modalities"),
 )
 _CODES = {"overflow": "context_length_exceeded", "auth": "invalid_api_key"}
 

@@ -15,9 +15,10 @@ if not os.path.isdir(packages):
     sys.exit(f"the machine has Python {sys.version.split()[0]}, and {folder} was installed for {has}")
 others, sys.path = sys.path, []
 site.addsitedir(packages)
-sys.path += [*others, os.path.dirname(__file__)]
+sys.path += others
 sys.argv = [name, *words]
 if name.endswith(".py"):
+    sys.path.append(os.path.dirname(name))
     runpy.run_path(name, run_name="__main__")
 else:
     runpy.run_module(name, run_name="__main__", alter_sys=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rollenv.core.tools.backend import Backend, ToolError, tool
-from rollenv.core.tools.calculator import evaluate
+from rollenv.envs.calculator import evaluate
 
 Record = dict[str, Any]
 #: Tables of records by key.

@@ -202,14 +202,8 @@ class AlfWorldGame(AlfWorld):
         brief: bool = False,
         oracle: str = "explores",
     ):
-        super().__init__(
-            max_steps,
-            spelling=spelling or "move",
-            admissible=admissible,
-            show_commands=show_commands,
-            brief=brief,
-            oracle=oracle,
-        )
+        shown = {"admissible": admissible, "show_commands": show_commands, "brief": brief}
+        super().__init__(max_steps, spelling=spelling or "move", oracle=oracle, **shown)
         _check_split(split)
         self.spelling = spelling
         self.files = find_games(games, split)

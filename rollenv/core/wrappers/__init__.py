@@ -1,6 +1,6 @@
 """Wrappers: the history as the observation, tools, episode statistics."""
 
-from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, get_wrapper_fns, wrap
+from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, wrap
 from rollenv.core.wrappers.observation import ObservationWrapper
 from rollenv.core.wrappers.tool_env import ToolEnvWrapper
 from rollenv.core.wrappers.tracking import EpisodeTrackingWrapper
@@ -11,6 +11,5 @@ __all__ = [
     "EpisodeTrackingWrapper",
     "ObservationWrapper",
     "ToolEnvWrapper",
-    "get_wrapper_fns",
     "wrap",
 ]

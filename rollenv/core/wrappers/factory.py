@@ -11,7 +11,7 @@ from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.parts import part
 from rollenv.core.plugins import function_at
 from rollenv.core.tools.base import BaseTool
-from rollenv.core.wrappers.observation import ObservationWrapper, Tokenizer
+from rollenv.core.wrappers.observation import ObservationWrapper
 from rollenv.core.wrappers.tool_env import ToolEnvWrapper
 from rollenv.core.wrappers.tracking import EpisodeTrackingWrapper
 
@@ -100,17 +100,3 @@ def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, An
         name: {**({"tokenizer": tokenizer} if tokenizer and name in TOKENIZER_REQUIRED else {}), **settings}
         for name, settings in wrappers.items()
     }
-
-
-def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[WrapperFn]:
-    """Parse a comma-separated list of wrappers. ``wrappers``: names; the first is the innermost."""
-    found: list[WrapperFn] = []
-    for name in filter(None, (each.strip() for each in wrappers.split(","))):
-        function = _found(name)
-        if name in TOKENIZER_REQUIRED:
-            if tokenizer is None:
-                raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
-            found.append(partial(function, tokenizer=tokenizer))
-        else:
-            found.append(function)
-    return found

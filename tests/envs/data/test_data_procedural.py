@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import rollenv
 from rollenv import UsageError
 from rollenv.core.checker import check_env
-from rollenv.core.tools.calculator import evaluate
+from rollenv.envs.calculator import evaluate
 from rollenv.envs.code.one_line import TEMPLATES, OneLine, read_function
 from rollenv.sandbox import shared_pool
 
@@ -310,7 +310,7 @@ def test_no_template_passes_for_another():
 
 def evaluate_all(env, action):
     tree, names = read_function(re.sub(r"^```python\n|\n```$", "", action), env.parameters)
-    from rollenv.core.tools.calculator import evaluate_tree
+    from rollenv.envs.calculator import evaluate_tree
 
     return [evaluate_tree(tree, dict(zip(names, c, strict=True))) for c in env.calls]
 

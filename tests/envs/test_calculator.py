@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollenv.core.tools.calculator import MAX_CHARACTERS, evaluate
+from rollenv.envs.calculator import MAX_CHARACTERS, evaluate
 
 
 @pytest.mark.parametrize(
