@@ -142,7 +142,7 @@ def union(
         if isinstance(value, dict):
             value = {tag: default, **value}
         kind = value[tag] if isinstance(value, dict) else getattr(value, tag, "")
-        added = group and str(kind) in entry_points(group)
+        added = group and str(kind) not in variants and str(kind) in entry_points(group)
         return by_entry_point(group, value) if added else validate_own(value)
 
     return WrapValidator(validate)
