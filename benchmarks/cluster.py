@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from common import header, save, table
+from local_shard import LocalShard
 
 from rollenv.agents.base import Action, Session
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import LocalShard, ShardResult
+from rollenv.rollout.shard import ShardResult
 from rollenv.rollout.shards import Fleet, ShardedManager
 from rollenv.rollout.stream import RolloutStream
 from rollenv.rollout.types import Task

@@ -143,32 +143,3 @@ class ShardHost:
     def _updatable(self) -> bool:
         """True if the agent has weights."""
         return hasattr(self._agent, "update_weights")
-
-
-class LocalShard(ShardHost):
-    """A shard in this process: for virtual time, and for tests of lost shards."""
-
-    def __init__(self, name: str, build: Callable[[], RolloutManager]):
-        super().__init__(build)
-        self.name = name
-        self._lost = False
-
-    def kill(self) -> None:
-        """Simulate the loss of the shard."""
-        self._lost = True
-        for _, playing in self._playing.values():
-            playing.cancel()
-
-    def check_alive(self) -> None:
-        if self._lost:
-            raise ShardLost(f"{self.name} was ended")
-
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
-        try:
-            return await super().play(key, task, size, extra_members)
-        except asyncio.CancelledError:
-            self.check_alive()
-            raise
-
-    async def close(self) -> None:
-        await self.end()

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +17,13 @@ from rollenv.agents.base import OracleAgent, update_weights_of
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import LocalShard, ShardLost
+from rollenv.rollout.shard import ShardLost
 from rollenv.rollout.shards import Fleet, ShardedManager
 from rollenv.rollout.stream import RolloutStream
 from rollenv.rollout.types import Task, Trajectory
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from local_shard import LocalShard
 
 
 @pytest.fixture(autouse=True)
