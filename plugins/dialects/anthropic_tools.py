@@ -26,10 +26,7 @@ _TOOLS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "Runs a command in a persistent bash session, or restarts the session.",
         {"command?": TEXT, "restart?": {"type": "boolean"}},
     ),
-    "text_editor": (
-        "Views, creates and edits text files.",
-        {"command": one_of(*_COMMANDS), "path": TEXT, **_EDITS},
-    ),
+    "text_editor": ("Views, creates and edits text files.", {"command": one_of(*_COMMANDS), "path": TEXT, **_EDITS}),
     "memory": (
         "Views, creates and edits files below /memories, which remain after this conversation.",
         {

@@ -56,14 +56,7 @@ def command(
 
     with _progress(min(count, (per_package or count) * len(what))) as watch:
         results = forge(
-            what,
-            out,
-            count=count,
-            seed=seed,
-            per_package=per_package,
-            timeout=timeout,
-            bundled=bundled,
-            watch=watch,
+            what, out, count=count, seed=seed, per_package=per_package, timeout=timeout, bundled=bundled, watch=watch
         )
     errors = {each.package: each.error for each in results if each.error}
     print_result({"folder": str(out), "tasks": sum(len(each.tasks) for each in results), "errors": errors})

@@ -140,12 +140,7 @@ class Suite:
         box.commands.run(f"{clean} {_TOOLS}/junit.xml && cp -r {_TREE} {_RUN}", timeout=60)
         files: dict[str, bytes | str] = {f"{_RUN}/{path}": text for path, text in changed.items()}
         box.files.write_many({**files, f"{_TOOLS}/settings.json": json.dumps(settings)})
-        words = [
-            python,
-            *grade.PYTHON_FLAGS,
-            f"{_TOOLS}/run_tests.py",
-            f"{_TOOLS}/settings.json",
-        ]
+        words = [python, *grade.PYTHON_FLAGS, f"{_TOOLS}/run_tests.py", f"{_TOOLS}/settings.json"]
         done = box.commands.run(words, env={"PYTHONHASHSEED": str(hash_seed), "TZ": "UTC"}, timeout=limit)
         hung = done.error is not None and done.error.name == "Timeout"
         output = (done.stdout + done.stderr)[-2000:]

@@ -114,11 +114,7 @@ class WordleEnv(GemGuessing, Wordle):
     pays_steps = False
 
     def __init__(
-        self,
-        word_length: int | None = 5,
-        only_real_words: bool | None = True,
-        max_turns: int | None = 20,
-        **extra: Any,
+        self, word_length: int | None = 5, only_real_words: bool | None = True, max_turns: int | None = 20, **extra: Any
     ):
         super().__init__(word_length=word_length, max_turns=max_turns, _extra=extra)
         self.only_real_words = bool(only_real_words)
@@ -180,11 +176,7 @@ class HangmanEnv(GemTextGame, Hangman):
     success_share = 0.5
 
     def __init__(
-        self,
-        word_length: int | None = 5,
-        hardcore: bool | None = False,
-        max_turns: int | None = 20,
-        **extra: Any,
+        self, word_length: int | None = 5, hardcore: bool | None = False, max_turns: int | None = 20, **extra: Any
     ):
         extra["hardcore"] = bool(hardcore)
         super().__init__(word_length=word_length, max_turns=max_turns, _extra=extra)
@@ -273,11 +265,7 @@ class CrosswordsEnv(GemTextGame, Crosswords):
     a_turn_for_each_cell = False
 
     def __init__(
-        self,
-        hardcore: bool | None = False,
-        max_turns: int | None = 100,
-        num_words: int | None = 5,
-        **extra: Any,
+        self, hardcore: bool | None = False, max_turns: int | None = 100, num_words: int | None = 5, **extra: Any
     ):
         self._clues: dict[str, str] = {}  # those that were set, and how many cells there are to be paid for
         self._total = 0
@@ -390,11 +378,7 @@ class WordSearchEnv(GemTextGame, WordSearch):
     state_names = (*WordSearch.state_names, "words", "tried")
 
     def __init__(
-        self,
-        hardcore: bool | None = False,
-        max_turns: int | None = 20,
-        num_words: int | None = 5,
-        **extra: Any,
+        self, hardcore: bool | None = False, max_turns: int | None = 20, num_words: int | None = 5, **extra: Any
     ):
         self.words: list[str] = []
         self.tried: list[list[int]] = []

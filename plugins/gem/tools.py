@@ -254,12 +254,7 @@ class MCPTool(mcp.MCPTool):
         """Use other servers from now on."""
         self.close()
         type(self).__init__(
-            self,
-            new_config,
-            auth,
-            headers,
-            max_retries=self.max_retries,
-            execution_timeout=self.execution_timeout,
+            self, new_config, auth, headers, max_retries=self.max_retries, execution_timeout=self.execution_timeout
         )
 
 

@@ -63,10 +63,7 @@ _TOOL = {
     "input_schema": {
         "type": "object",
         "properties": {
-            "action": {
-                "type": "string",
-                "description": "What to do, in the form that the prompt explains.",
-            }
+            "action": {"type": "string", "description": "What to do, in the form that the prompt explains."}
         },
         "required": ["action"],
     },

@@ -48,10 +48,7 @@ _LEAST_MB = 16
 def routes(server: EnvServer) -> list[BaseRoute]:
     """Routes for running programs and notebooks."""
     service = _Service(server)
-    posts: dict[str, Any] = {
-        "run_code": (Program, service.run_code),
-        "run_jupyter": (Notebook, service.run_jupyter),
-    }
+    posts: dict[str, Any] = {"run_code": (Program, service.run_code), "run_jupyter": (Notebook, service.run_jupyter)}
 
     async def ping(request: Request) -> Response:
         server.client(request, "sandboxes")
