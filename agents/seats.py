@@ -95,7 +95,7 @@ class Seats(Agent):
             raise UsageError(f"{env.env_id} has {players} seats, fewer than the {len(self.agents)} agents")
         first = group % players if self.rotate else 0
         row = [min(seat, len(self.agents) - 1) for seat in range(players)]
-        return SeatsSession(self, env, seed, row[-first:] + row[:-first] if first else row, group, roles)
+        return SeatsSession(self, env, seed, row[-first:] + row[:-first], first, group, roles)
 
 
 class _SeatEnv:
@@ -131,13 +131,20 @@ class SeatsSession(Session):
     """The sessions of an episode's seats.
 
     Attributes:
-        seat: the seat of the first agent.
+        seat: the seat of the first agent; of one that takes all seats, the one from which the episode is seen.
     """
 
     def __init__(
-        self, seats: Seats, env: EnvHandle, seed: int, row: Sequence[int], group: int, roles: Sequence[str] = ()
+        self,
+        seats: Seats,
+        env: EnvHandle,
+        seed: int,
+        row: Sequence[int],
+        seat: int,
+        group: int,
+        roles: Sequence[str] = (),
     ):
-        self.seats, self.row, self.seat, self.seed = seats, list(row), list(row).index(0), seed
+        self.seats, self.row, self.seat, self.seed = seats, list(row), seat, seed
         self.names = [seats.names[number] for number in row]
         self.group, self.roles = group, list(roles)
         self.sessions: list[Session] = []
@@ -152,7 +159,7 @@ class SeatsSession(Session):
         if hasattr(agent, "draw"):  # one of several players, the same for all members of a group
             agent, self.names[seat] = agent.draw(self.group)
         # Streams differ by seat; the first agent has that of an episode which it plays alone.
-        seed = self.seed + (seat - self.seat) % len(self.row) * 100_003
+        seed = self.seed + (seat - self.row.index(0)) % len(self.row) * 100_003
         self.sessions.append(agent.start(self.envs[seat], seed))
         own = bool(member(self.sessions[seat], Session, "replayable"))
         self.replayable = self.replayable and own  # type: ignore[misc]

@@ -93,6 +93,7 @@ def test_rotation_shares_the_roles_and_members_of_a_group_sit_alike():
 def test_self_play_gives_a_group_for_each_seat():
     with RolloutManager(RandomAgent()) as manager:
         groups = manager.collect([Task(ID, seed) for seed in range(3)], 4)
+    assert [{t.seat for t in group} for group in groups] == [{0}, {1}, {0}]  # success is of one seat, in turn another
     split = by_seat(groups)
     assert [[t.seat for t in group] for group in split] == [[0] * 4, [1] * 4] * 3
 
