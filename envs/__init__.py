@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rollenv.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rollenv.envs.tools.base import Problem, ToolEnv
+    from rollenv.envs.tools.base import Informant, Problem, ToolEnv, User, UserReply
 
-__all__ = ["Problem", "ToolEnv"]
+__all__ = ["Informant", "Problem", "ToolEnv", "User", "UserReply"]
 
 __getattr__, __dir__ = lazy_names(__name__)
 

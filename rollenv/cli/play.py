@@ -305,7 +305,7 @@ class TerminalPlayer:
         before = self.reader
         if not self.over:
             self.reader = self.learned.now(self.game, now.info)
-        if self.reader.few and self.reader != before:
+        if self.reader.words and self.reader != before:
             console.print(f"actions: {', '.join(self.reader.words)}", markup=False, style="dim")
         if drawing is None:
             if suffix and not now.observation.endswith(suffix):

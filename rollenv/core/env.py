@@ -198,7 +198,7 @@ class Env(gymnasium.Env[str, str]):
         if "images" in info:
             info = {**info, "images": list(pictures(info))}
         if self.players > 1:
-            info = {**info, "players": self.players, "forfeit": self.forfeit_returns}
+            info = {**info, "players": self.players, "forfeit": list(self.forfeit_returns)}
         self._rollenv_over, self._rollenv_begun = False, True
         self._rollenv_listed = _listed(info)
         return observation, info

@@ -39,8 +39,9 @@ class ActionReader:
 
     @property
     def words(self) -> dict[str, str]:
-        """The known actions by their bare words."""
-        return {self._bare(action): action for action in [*self.moves.values(), *self.few]}
+        """The known actions of one line by their bare words."""
+        known = [*self.moves.values(), *self.few]
+        return {self._bare(action): action for action in known if "\n" not in action}
 
     def now(self, env: Env, info: Mapping[str, Any]) -> ActionReader:
         """Return the reader for the actions of this turn: those that ``info`` lists, else those that are sampled."""

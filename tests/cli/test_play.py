@@ -54,11 +54,12 @@ def until(terminal: int, end: str | None) -> str:
 def test_the_actions_of_each_turn_are_shown(tmp_path):
     (tmp_path / "till.py").write_text(
         "import rollenv\n\nclass Till(rollenv.Env):\n    def _reset(self, options):\n"
-        "        return 'a till', {'actions': ['buy', 'go']}\n\n    def _step(self, action):\n"
+        "        return 'a till', {'actions': ['buy', 'go', 'many\\nlines']}\n\n    def _step(self, action):\n"
         "        return action, 0.0, False, False, {'actions': ['sell']}\n"
     )
     shown, code = play(f"{tmp_path}/till.py:Till", keys=["b\r", ":random\r", ":quit\r"])
     assert code == 0
+    assert "lines" not in shown  # nobody types a program
     assert shown.index("Type buy, go.") < shown.index("actions: sell") < shown.rindex("sell")
 
 
