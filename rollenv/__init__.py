@@ -18,6 +18,10 @@ _PARTS.update(
         "own environments": "rollenv.envs:register_all",
         "own questions": "rollenv.envs.data.own:spec_of",
         "served environment": "rollenv.remote.env:spec_of",
+        "encode": "rollenv.rollout.workers.messages:encode",
+        "decode": "rollenv.rollout.workers.messages:decode",
+        "valid text": "rollenv.rollout.validation:text",
+        "valid info": "rollenv.rollout.validation:info",
         "tokenizer": "rollenv.agents.tokenizer:tokenizer_at",
         "local user": "rollenv.agents.local_user:LocalUser",
     }

@@ -6,6 +6,7 @@ import random
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import available
 import pytest
@@ -227,8 +228,28 @@ class SharesInfo(Guess):
         return super()._reset(options)[0], self.info
 
 
+class Surrogate(Guess):
+    def _step(self, action):
+        return "a\ud800", *super()._step(action)[1:]
+
+
+class WordAsMetric(Guess):
+    info = {"metrics": {"speed": "fast"}}
+
+    def _step(self, action):
+        *rest, info = super()._step(action)
+        return *rest, {**info, **self.info}
+
+
+class PathInInfo(WordAsMetric):
+    info = {"file": Path("board.txt")}
+
+
 BROKEN = [
     (IntegerReward, "types"),
+    (Surrogate, "types"),
+    (WordAsMetric, "types"),
+    (PathInInfo, "types"),
     (BothFlags, "types"),
     (Unseeded, "seeds"),
     (Remembers, "replay"),

@@ -123,6 +123,7 @@ returns("true-reward", step_with(1, True), status="terminated")
 returns("numpy-end", step_with(2, np.bool_(False)), status="terminated")
 returns("own-text", step_with(0, Text("seen")), status="terminated")
 returns("ring", step_with(4, ring), status="terminated")
+returns("loop-of-its-own", lambda: asyncio.run(asyncio.sleep(0, step_with(0, "seen")())), status="terminated")
 
 
 class Nameless(Exception):

@@ -29,7 +29,7 @@ from rollenv.core.checker.players import check_players
 from rollenv.core.checker.results import expect_info, expect_step
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import Broken, EpisodeOver, Unsolvable, UsageError
+from rollenv.core.errors import Broken, EpisodeOver, Unsolvable, UsageError, describe
 from rollenv.core.registry import spec
 
 #: Seconds within which closed resources must be released.
@@ -156,7 +156,7 @@ def _run(name: str, check: Callable[[Subject], None], subject: Subject, watch: C
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # any exception of the environment is the finding, SystemExit too
-        return Finding(name, False, f"raised {type(error).__name__}: {error}")
+        return Finding(name, False, f"raised {describe(error)}")
     return Finding(name, True)
 
 
@@ -186,7 +186,7 @@ def _sequences(subject: Subject, seeds: int = 3, length: int = 12) -> list[tuple
             out.append((seed, _actions(env, "random_action" in subject.abilities, seed, length)))
             env.reset(seed)
         except Exception as error:
-            raise Broken(f"reset({seed}) raised {type(error).__name__}: {error}") from error
+            raise Broken(f"reset({seed}) raised {describe(error)}") from error
     env.close()
     return out
 
@@ -201,7 +201,7 @@ def check_types(subject: Subject) -> None:
         rendered = env.render()
     except Exception as error:
         raise Broken(
-            f"render() before the first reset() raised {type(error).__name__}: {error}; rollenv shows an environment "
+            f"render() before the first reset() raised {describe(error)}; rollenv shows an environment "
             'before it is played, so return a str there too, such as ""'
         ) from error
     if not isinstance(rendered, str):
@@ -507,7 +507,7 @@ def check_hostile(subject: Subject) -> None:
         except Broken:
             raise
         except Exception as error:
-            raise Broken(f"the action {action[:60]!r} raised {type(error).__name__}: {str(error)[:200]}") from error
+            raise Broken(f"the action {action[:60]!r} raised {describe(error)[:200]}") from error
         if len(result[0]) > 200_000:
             raise Broken(f"the action {action[:60]!r} came back in an observation of {len(result[0])} characters")
         if result[2] or result[3]:
@@ -568,7 +568,8 @@ def check_gymnasium(subject: Subject) -> None:
     messages = [text for text in texts if not any(x in text for x in ("render", "unwrapped version"))]
     env.close()
     if messages:
-        raise Broken(f"gymnasium's check_env warns: {messages[0]}")
+        plain = messages[0].removeprefix("\x1b[33mWARN: ").removesuffix("\x1b[0m")
+        raise Broken(f"gymnasium's check_env warns: {plain}")
 
 
 CHECKS: dict[str, Callable[[Subject], None]] = {

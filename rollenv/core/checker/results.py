@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
 
-from rollenv.core.errors import Broken
+from rollenv.core.errors import Broken, RollenvError
+from rollenv.core.parts import part
 from rollenv.core.pictures import MARK, pictures
 
 
@@ -26,15 +26,20 @@ def expect_step(result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
 
 
 def expect_info(observation: str, info: dict[str, Any]) -> None:
-    """Check that ``info`` can be sent to another process, and an observation has a mark for each picture, or none.
+    """Check that a result is one that rollouts take and can send, and an observation has a mark for each picture, or none.
 
     Raises:
-        Broken: it cannot, or has another number of marks.
+        Broken: it is not, or has another number of marks.
     """
+    try:
+        part("valid text")(observation, "the observation")
+        part("valid info")(info)
+    except RollenvError as error:
+        raise Broken(f"every episode would fail: {error}") from error
     for name, value in info.items():
         try:
-            pickle.dumps(value)
-        except Exception as error:
+            part("decode")(part("encode")("it", value))
+        except RollenvError as error:
             raise Broken(f"info[{name!r}] cannot be sent to another process: {error}"[:300]) from error
     suffix = str(info.get("suffix", ""))
     text = f"{info.get('prefix', '')}{observation}{'' if observation.endswith(suffix) else suffix}"

@@ -5,6 +5,7 @@ Worker processes are in :mod:`.processes`, Ray actors in :mod:`.ray`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import logging
@@ -344,6 +345,17 @@ class SharedReset:
             raise
 
 
+@contextlib.contextmanager
+def _no_running_loop() -> Iterator[None]:
+    """Hide the running event loop, so that an environment may run its own (asyncio.run), as in any other worker."""
+    loop = asyncio.get_running_loop()
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+
+
 class InlineEnv:
     """An environment of :class:`InlineWorkers`."""
 
@@ -355,16 +367,19 @@ class InlineEnv:
         self._env: HostedEnv | None = None
 
     async def reset(self) -> EnvResult:
-        self._env, result = self._shared.start()
+        with _no_running_loop():
+            self._env, result = self._shared.start()
         return result
 
     async def step(self, action: str) -> EnvResult:
         assert self._env is not None
-        return self._env.step(action)
+        with _no_running_loop():
+            return self._env.step(action)
 
     async def call(self, method: str, *args: Any) -> Any:
         assert self._env is not None
-        return self._env.call(method, *args)
+        with _no_running_loop():
+            return self._env.call(method, *args)
 
     async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
         return failure
