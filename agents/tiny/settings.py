@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class TinySize(BaseModel):
@@ -23,6 +25,12 @@ class TinySize(BaseModel):
     """Number of layers that pictures pass first, of half the width; only for environments with pictures."""
     vocabulary: int = Field(1024, ge=1)
     """Maximum number of tokens; fewer if the corpus has no more merges."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.hidden % (2 * self.heads):
+            raise ValueError(f"hidden={self.hidden} must be a multiple of {2 * self.heads}, twice the heads")
+        return self
 
 
 class WarmUp(BaseModel):

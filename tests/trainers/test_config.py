@@ -39,6 +39,7 @@ def test_overrides_reach_every_depth():
         ("rollout.lr=1e-4", "'optimizer.lr'"),
         ("temprature=0.5", "'rollout.temperature'"),
         ("tasks={kind='success_aware', distinct=true}", r"tasks\.distinct"),
+        ("model.size.hidden=130", "model.size: hidden=130"),
         ("optimizer.lr=fast", "optimizer.lr: .*'fast'"),
         ("optimizer.lr=-1", "optimizer.lr"),
         ("iterations=2.5", "iterations"),
@@ -74,6 +75,28 @@ def test_a_recipe_can_be_a_file(tmp_path):
     file.write_text("iterations = 3\n")
     with pytest.raises(UsageError, match="env: "):
         load_config(str(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("env = [1]", "env is a section"),
+        ("env = 'x'", "env is a section"),
+        (f"a = {'[' * 5000}{']' * 5000}", "not valid TOML"),
+        (None, "no recipe (?!.*did you mean)"),
+    ],
+)
+def test_what_is_no_recipe_is_an_error_that_says_so(content, says, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(content) if content else file.mkdir()
+    with pytest.raises(UsageError, match=says):
+        load_config(str(file))
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("\ufeffextends = 'sokoban'", encoding="utf-8")
+    assert load_config(str(file)) == load_config("sokoban")
 
 
 @pytest.mark.parametrize("key", ["gamma=0.9", "step_weight=0.5"])

@@ -44,7 +44,8 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     """
     recipe, overrides = with_data(recipe, overrides)
     data = _read_recipe(recipe, overrides)
-    written = data.get("env", {}).get("id")
+    section = data.get("env")
+    written = section.get("id") if isinstance(section, dict) else None
     keys = _apply(data, overrides)
     config = parse_config(data, overrides)
     if written and config.env.id != written:
@@ -137,7 +138,8 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise UsageError(f"env.kwargs is a section, not {kwargs!r}: set env.kwargs.NAME=VALUE")
         images = {"images": own["env"]["images"]} if own["env"].get("images") else {}
         return choose_recipe(recipe, str(own["model"]["path"]), {**kwargs, **images})
-    near = [str(path) for path in Path(recipe).parent.glob("*") if path.name.endswith((*SUFFIXES, ".toml"))]
+    beside = (path for path in Path(recipe).parent.glob("*") if path.is_file())
+    near = [str(path) for path in beside if path.name.endswith((*SUFFIXES, ".toml"))]
     others = f"bundled are {', '.join(recipes())}, or pass a TOML file, an environment's id, or a file of questions"
     hint = did_you_mean(recipe, [*recipes(), *near], others, form=repr, by=lambda name: Path(name).stem)
     raise UsageError(f"there is no recipe {recipe!r}; {hint}")
@@ -181,8 +183,8 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path in children:
         raise UsageError(f"{path} extends itself: {' -> '.join(p.name for p in (*children, path))}")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error
     if isinstance(data.get("model"), str):
         data["model"] = {"path": data["model"]}
