@@ -26,10 +26,10 @@ def expect_step(result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
 
 
 def expect_info(observation: str, info: dict[str, Any]) -> None:
-    """Check that a result is one that rollouts take and can send, and an observation has a mark for each picture, or none.
+    """Check that rollouts take a result and can send it, and an observation has a mark for each picture, or none.
 
     Raises:
-        Broken: it is not, or has another number of marks.
+        Broken: they do not, or it has another number of marks.
     """
     try:
         part("valid text")(observation, "the observation")
