@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.base import Agent
+from rollenv.core.arguments import checked_arguments
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.registry import spec
 from rollenv.rollout.loops import refuse_running_loop
@@ -106,8 +107,9 @@ def evaluate(
     """
     refuse_running_loop("await asyncio.to_thread(evaluate, ...)")
     started = time.perf_counter()
-    if k < 1:
-        raise UsageError(f"k must be at least 1, got {k}")
+    n, k, seed = checked_arguments("evaluate", evaluate, {"n": n, "k": k, "seed": seed}).values()
+    if not 1 <= k <= MOST_TASKS:
+        raise UsageError(f"k must be at least 1 and at most {MOST_TASKS:,}, got {k}")
     tasks = tasks or tasks_of(env_id, kwargs, n, seed, wrappers, options)
     trajectories, rest = to_play(tasks, k, played)
     if manager is None:

@@ -174,10 +174,13 @@ def test_every_wrapper_and_tool_of_the_factory_works_in_an_evaluation(
     assert ("<user>" in said) is (name in TOKENIZER_REQUIRED)
 
 
-@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": -1}, {"n": 10**30}, {"k": 0}])
+_WRONG_NUMBERS = [{"n": 0}, {"n": -1}, {"n": 10**30}, {"n": "all"}, {"n": 1.5}, {"n": True}, {"k": 0}, {"k": 10**30}]
+
+
+@pytest.mark.parametrize("wrong", [*_WRONG_NUMBERS, {"seed": None}])
 @pytest.mark.parametrize("env_id", ["game:Sokoban-v0-easy", "game:GuessTheNumber-v0"])
 def test_an_evaluation_of_nothing_or_without_end_is_refused(env_id, wrong):
-    with pytest.raises(UsageError, match="at least 1"):
+    with pytest.raises(UsageError):
         evaluate(OracleAgent(), env_id, **wrong)
 
 
