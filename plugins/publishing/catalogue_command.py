@@ -42,9 +42,7 @@ def command(
                 show(number, f"the last: {row['id']}")
     rows = [row for env_id, row in catalogue.read(file or catalogue.OWN).items() if env_id in specs]
     if not rows:
-        raise UsageError(
-            f"no row of an id that contains {pattern!r}; measure it with `rollenv catalogue --measure --file FILE`"
-        )
+        raise UsageError(f"no row of {pattern!r}; `rollenv catalogue {pattern} --measure --file FILE` measures it")
     stale = {row["id"] for row in rows if row["fingerprint"] != catalogue.fingerprint(specs[row["id"]])}
     if page:
         page.write_text(
