@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rollenv.agents.gateway.dialects.client_tools import NUMBER, NUMBERS, TEXT, as_function, leave_out, one_of
+from rollenv.agents.gateway.dialects.client_tools import as_function, leave_out
 from rollenv.agents.gateway.dialects.fields import required
+from rollenv.plugins.dialects.common import NUMBER, NUMBERS, TEXT, one_of
 
 _EDITS = {
     "view_range?": {**NUMBERS, "description": "First and last line for view; -1 is the end."},

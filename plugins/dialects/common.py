@@ -1,4 +1,4 @@
-"""What Messages and Gemini have in common: arguments of calls as objects, and schemas of answers."""
+"""What several dialects have in common: arguments of calls as objects, schemas of answers and of parameters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import Any
 from rollenv.agents.gateway.dialects.fields import compact, field, readable
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError
 
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+TEXTS, NUMBERS = {"type": "array", "items": TEXT}, {"type": "array", "items": NUMBER}
 #: Claude Code's key for arguments that are not JSON, which it reports to the model.
 _UNPARSED = "__unparsedToolInput"
+
+
+def one_of(*names: str) -> dict[str, Any]:
+    """Return the schema of a choice."""
+    return {**TEXT, "enum": list(names)}
 
 
 def as_object(call: FunctionCall) -> dict[str, Any]:

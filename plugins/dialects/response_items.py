@@ -1,13 +1,37 @@
-"""Calls in the Responses API of tools whose calls have a form of their own."""
+"""OpenAI's tools that clients run themselves, whose calls in the Responses API have a form of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from rollenv.agents.gateway.dialects.client_tools import as_function, custom
 from rollenv.agents.gateway.dialects.fields import compact, field, text
 from rollenv.agents.gateway.messages import FunctionCall
+from rollenv.plugins.dialects.common import NUMBER, TEXT, TEXTS, one_of
 
+#: Descriptions and parameters by type; "?" marks a parameter that may be absent.
+_TOOLS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "local_shell": (
+        "Runs a command on the user's machine.",
+        {
+            "command": TEXTS,
+            "env?": {"type": "object", "additionalProperties": TEXT},
+            "timeout_ms?": NUMBER,
+            "user?": TEXT,
+            "working_directory?": TEXT,
+        },
+    ),
+    "shell": (
+        "Runs shell commands on the user's machine.",
+        {"commands": TEXTS, "timeout_ms?": NUMBER, "max_output_length?": NUMBER},
+    ),
+    "apply_patch": (
+        "Creates, updates or deletes a file. The diff has the lines of a unified diff, without file headers; it is "
+        "absent for delete_file.",
+        {"type": one_of("create_file", "update_file", "delete_file"), "path": TEXT, "diff?": TEXT},
+    ),
+}
 #: The type of a call's item, and the prefix of its id, by the form of the tool.
 ITEMS = {
     "custom": ("custom_tool_call", "ctc"),
@@ -18,6 +42,14 @@ ITEMS = {
 #: What the action of a ``local_shell_call`` has besides the model's arguments.
 _ADDED: Mapping[str, Any] = {"type": "exec", "env": {}}
 KINDS = tuple(kind for kind, _ in ITEMS.values())
+
+
+def tools(of: Mapping[str, Any], where: str, namespace: str) -> list[dict[str, Any]]:
+    """Return the function for a tool that is neither a function nor a namespace; none for a server's tool."""
+    kind, environment = str(of.get("type")), field(of, "environment", dict, where) or {}
+    if kind not in _TOOLS or environment.get("type", "local") != "local":
+        return custom(of, where, namespace)
+    return [{**as_function(kind, *_TOOLS[kind]), "form": kind}]
 
 
 def item(call: FunctionCall, form: str, arguments: dict[str, Any]) -> dict[str, Any]:

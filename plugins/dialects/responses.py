@@ -191,7 +191,7 @@ def _tools(of: dict[str, Any], where: str, namespace: str = "") -> Iterator[dict
         for one, at in fields.objects(of, "tools", where):
             yield from _tools(one, at, name)
     else:
-        yield from client_tools.openai(of, where, namespace)
+        yield from response_items.tools(of, where, namespace)
 
 
 def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     if of.get("type", "function") == "function":
         yield fields.function(fields.field(of, "function", dict, where) or {}, f"{where}.function")
     else:
-        yield from client_tools.openai(of, where)
+        yield from client_tools.custom(of, where)
 
 
 def _message(of: dict[str, Any], where: str) -> Iterator[Message]:

@@ -1,6 +1,6 @@
 """Tools that clients run themselves but name by a type, without a JSON schema: offered to the model as functions.
 
-OpenAI's, here, have calls of their own form. The schemas are those of the vendors.
+OpenAI's have calls of their own form.
 """
 
 from __future__ import annotations
@@ -16,45 +16,7 @@ from rollenv.agents.gateway.messages import FunctionCall, GatewayError
 
 logger = logging.getLogger(__name__)
 
-TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
-TEXTS, NUMBERS = {"type": "array", "items": TEXT}, {"type": "array", "items": NUMBER}
-_MAP = {"type": "object", "additionalProperties": TEXT}
-
-
-def one_of(*names: str) -> dict[str, Any]:
-    """Return the schema of a choice."""
-    return {**TEXT, "enum": list(names)}
-
-
-#: Descriptions and parameters of OpenAI's tools by type; "?" marks a parameter that may be absent.
-_OPENAI: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "local_shell": (
-        "Runs a command on the user's machine.",
-        {"command": TEXTS, "env?": _MAP, "timeout_ms?": NUMBER, "user?": TEXT, "working_directory?": TEXT},
-    ),
-    "shell": (
-        "Runs shell commands on the user's machine.",
-        {"commands": TEXTS, "timeout_ms?": NUMBER, "max_output_length?": NUMBER},
-    ),
-    "apply_patch": (
-        "Creates, updates or deletes a file. The diff has the lines of a unified diff, without file headers; it is "
-        "absent for delete_file.",
-        {"type": one_of("create_file", "update_file", "delete_file"), "path": TEXT, "diff?": TEXT},
-    ),
-}
 _left_out: set[str] = set()
-
-
-def openai(of: Mapping[str, Any], where: str, namespace: str = "") -> list[dict[str, Any]]:
-    """Return the function for a tool that is neither a function nor a namespace; none for a server's tool."""
-    kind = str(of.get("type"))
-    if kind == "custom":
-        described = field(of, "custom", dict, where) or of  # chat completions have an object inside
-        return [_custom(described, where, namespace)]
-    environment = field(of, "environment", dict, where) or {}
-    if kind not in _OPENAI or environment.get("type", "local") != "local":
-        return leave_out(kind)
-    return [{**as_function(kind, *_OPENAI[kind]), "form": kind}]
 
 
 def leave_out(kind: str) -> list[dict[str, Any]]:
@@ -76,15 +38,18 @@ def as_function(name: str, description: str, parameters: Mapping[str, Any]) -> d
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
 
-def _custom(of: Mapping[str, Any], where: str, namespace: str) -> dict[str, Any]:
-    """Describe a tool that takes a text, which may have to fit a grammar."""
+def custom(of: Mapping[str, Any], where: str, namespace: str = "") -> list[dict[str, Any]]:
+    """Return the function for a tool that takes a text, which may have to fit a grammar; none for one of a server."""
+    if of.get("type") != "custom":
+        return leave_out(str(of.get("type")))
+    of = field(of, "custom", dict, where) or of  # chat completions have an object inside
     description, form = text(of, "description", where), field(of, "format", dict, where) or {}
     grammar = field(form, "grammar", dict, where) or form
     if rules := text(grammar, "definition", where):
         syntax = text(grammar, "syntax", where)
         description = f"{description}\n\nThe input must fit this {syntax} grammar:\n{rules}".lstrip()
-    tool = {**as_function(required(of, "name", where), description, {"input": TEXT}), "form": "custom"}
-    return {**tool, "namespace": namespace} if namespace else tool
+    tool = {**as_function(required(of, "name", where), description, {"input": {"type": "string"}}), "form": "custom"}
+    return [{**tool, "namespace": namespace} if namespace else tool]
 
 
 def form_of(call: FunctionCall, tools: Iterable[Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
@@ -105,7 +70,7 @@ def form_of(call: FunctionCall, tools: Iterable[Mapping[str, Any]]) -> tuple[str
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Return whether a value fits a schema of this module."""
+    """Return whether a value fits the schema of such a tool."""
     match schema["type"]:
         case "object":
             known, more = schema.get("properties", {}), schema.get("additionalProperties")
