@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
-from rollenv.agents.gateway.dialects import Dialect, dialects, models
+from rollenv.agents.gateway.dialects import Dialect, chat, dialects, models
 from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended_error
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.sessions import GatewaySessions
@@ -57,7 +57,7 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
             if model["id"] == name:
                 return JSONResponse(model)
         missing = GatewayError("not_found", f"there is no model {name!r}; the model here is {gateway.model.name!r}")
-        dialect = dialects()["messages" if "anthropic-version" in http.headers else "chat"]
+        dialect = dialects().get("messages" if "anthropic-version" in http.headers else "chat", chat)
         return JSONResponse(dialect.error(missing), 404)
 
     routes = []

@@ -104,7 +104,7 @@ class Union:
     @property
     def names(self) -> list[str]:
         """The variants that have names."""
-        return [*self.variants, *(sorted(entry_points(self.group)) if self.group else [])]
+        return [*self.variants, *(sorted(entry_points(self.group, frozenset(self.variants))) if self.group else [])]
 
     @property
     def default(self) -> str:
@@ -163,6 +163,8 @@ def by_entry_point(group: str, value: Any) -> Any:
         raise ValueError(said.removesuffix("; "))
     try:
         model: type[Section] = load(group, kind)
+        if not (isinstance(model, type) and issubclass(model, Section)):
+            raise ValueError(f"the entry point {kind} of {group} is no section, but {model!r}")
         return model.model_validate(value)
     except ValidationError as error:
         first, keys = error.errors()[0], list(model.model_fields)

@@ -7,8 +7,9 @@ own are Responses, Messages and Gemini.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rollenv.agents.gateway.dialects import chat
 from rollenv.agents.gateway.dialects.fields import Known
@@ -20,6 +21,7 @@ __all__ = ["GROUP", "Dialect", "Known", "dialects", "models"]
 GROUP = "rollenv.dialects"
 
 
+@runtime_checkable
 class Dialect(Protocol):
     """The format of requests, answers and errors, implemented by a module."""
 
@@ -51,8 +53,11 @@ class Dialect(Protocol):
 
 @functools.cache
 def dialects() -> dict[str, Dialect]:
-    """Return all dialects by name."""
-    return {"chat": chat, **load_all(GROUP, ("chat",))}
+    """Return all dialects by name; one that lacks a member is left out and reported."""
+    found = {"chat": chat, **load_all(GROUP, ("chat",))}
+    for name in [name for name, dialect in found.items() if not isinstance(dialect, Dialect)]:
+        warnings.warn(f"the entry point {name} of {GROUP} is left out: {found.pop(name)} is no Dialect", stacklevel=2)
+    return found
 
 
 def models(names: Iterable[str]) -> dict[str, Any]:
