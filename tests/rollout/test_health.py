@@ -8,7 +8,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from troubled import ID, Echo, register
+from troubled import ID, Echo, Troubled, register
 
 from rollenv.core.registry import spec
 from rollenv.rollout.episode import EpisodeLimits
@@ -157,3 +157,18 @@ def test_a_hosted_environment_tells_its_own_errors_from_those_of_others(monkeypa
     assert caught.value.kind == "raised"
     env.close()
     asyncio.run(InlineWorkers().aclose())
+
+
+def test_an_environment_in_this_process_may_run_a_loop_when_it_is_closed(monkeypatch):
+    register(monkeypatch)
+    closed = []
+
+    async def play():
+        env = await InlineWorkers().open(Task(ID, 0))
+        await env.reset()
+        monkeypatch.setattr(Troubled, "close", lambda self: asyncio.run(asyncio.sleep(0, closed.append(self))))
+        env.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(play())
+    assert len(closed) == 1

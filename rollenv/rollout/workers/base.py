@@ -11,7 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from rollenv.core import cards, drawing
 from rollenv.core.env import Env
@@ -23,6 +23,8 @@ from rollenv.rollout import validation
 from rollenv.rollout.types import Task
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class EnvFailure(RollenvError):
@@ -307,7 +309,7 @@ class InlineWorkers:
             if not original.users:
                 del self._originals[key]
                 if original.started:
-                    original.started[0].close()
+                    _without_loop(original.started[0].close)
 
     async def aclose(self) -> None:
         """Do nothing: only open environments hold resources."""
@@ -345,13 +347,12 @@ class SharedReset:
             raise
 
 
-@contextlib.contextmanager
-def _no_running_loop() -> Iterator[None]:
-    """Hide the running event loop, so that an environment may run its own (asyncio.run), as in any other worker."""
-    loop = asyncio.get_running_loop()
+def _without_loop(call: Callable[..., T], *args: Any) -> T:
+    """Call while no event loop seems to run, so that an environment may run its own, as in any other worker."""
+    loop = asyncio._get_running_loop()
     asyncio._set_running_loop(None)
     try:
-        yield
+        return call(*args)
     finally:
         asyncio._set_running_loop(loop)
 
@@ -367,19 +368,16 @@ class InlineEnv:
         self._env: HostedEnv | None = None
 
     async def reset(self) -> EnvResult:
-        with _no_running_loop():
-            self._env, result = self._shared.start()
+        self._env, result = _without_loop(self._shared.start)
         return result
 
     async def step(self, action: str) -> EnvResult:
         assert self._env is not None
-        with _no_running_loop():
-            return self._env.step(action)
+        return _without_loop(self._env.step, action)
 
     async def call(self, method: str, *args: Any) -> Any:
         assert self._env is not None
-        with _no_running_loop():
-            return self._env.call(method, *args)
+        return _without_loop(self._env.call, method, *args)
 
     async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
         return failure
@@ -387,7 +385,7 @@ class InlineEnv:
     def close(self) -> None:
         try:
             if self._env is not None:
-                self._env.close()
+                _without_loop(self._env.close)
         finally:
             self._pool.on_env_closed(self._key)
 
