@@ -57,8 +57,15 @@ _SURE, _FEW, _ALL = 3.0, 0.05, 0.9
 #: Random actions after the first, empty one.
 _FIRST_TURNS = 10
 
-#: Audited calls that write, make or remove the file or folder that is their first argument.
-_WRITES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
+#: Audited calls that write, make or remove files or folders, with the places of these among their arguments.
+_WRITES = {
+    **dict.fromkeys(("open", "os.truncate", "sqlite3.connect"), (0,)),
+    **dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"), (0,)),
+    **{"os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,)},
+}
+#: Those that follow a link, and those that leave alone what is there.
+_FOLLOW = ("open", "os.truncate", "sqlite3.connect")
+_ONLY_NEW = ("os.mkdir", "os.link", "os.symlink", "sqlite3.connect")
 
 _LOCAL = ("", "localhost", "::1", "0.0.0.0", "::")
 
@@ -230,17 +237,16 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
     work = os.path.join(made, "work")
     os.chdir(work)
     before, reached, watched = _surroundings(work), list[str](), [True]
-    written, caches = list[str](), [os.path.expanduser(f"~/{name}") for name in (".cache", ".config")]
-    own = (tempfile.gettempdir(), str(cache_folder()), *caches, "/dev")
+    written, own, began = list[str](), _temporary_and_caches(), time.monotonic()
 
     def listen(event: str, args: tuple[Any, ...]) -> None:
         if watched[0] and (address := _address(event, args)):
             reached.append(address)
             raise PermissionError(f"no network while an environment is made: {address}")
-        path = _written_path(event, args)
-        if path and "__pycache__" not in path and not any(Path(path).is_relative_to(each) for each in own):
-            written.append(path)
-            raise PermissionError(f"no writing but of temporary files: {path}")
+        for path in _written_paths(event, args):
+            if "__pycache__" not in path and not any(Path(path).is_relative_to(each) for each in own):
+                written.append(path)
+                raise PermissionError(f"no writing but of temporary files: {path}")
 
     sys.addaudithook(listen)
     try:
@@ -259,7 +265,8 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
             env.step("")
         with contextlib.suppress(Exception):  # the end of an episode among them
             for _ in range(_FIRST_TURNS):
-                env.step(env.sample_random_action())
+                if time.monotonic() - began < seconds / 2:  # a slow one is no refusal
+                    env.step(env.sample_random_action())
         stage("close()")
         env.close()
     except BaseException as error:
@@ -291,13 +298,29 @@ def _address(event: str, args: tuple[Any, ...]) -> str:
     return "" if at in _LOCAL or at.startswith("127.") else at
 
 
-def _written_path(event: str, args: tuple[Any, ...]) -> str:
-    """Return the path that an audited call writes, makes or removes; empty if there is none."""
+def _temporary_and_caches() -> list[str]:
+    """Return the folders in which an environment may write: temporary ones, caches, and what the kernel shows as files,
+    such as the limits of a sandbox."""
+    named = [value for name, value in os.environ.items() if "CACHE" in name or name.endswith("_HOME")]
+    homes = [os.path.expanduser(f"~/{name}") for name in (".cache", ".config", ".local/share")]
+    found = [tempfile.gettempdir(), "/tmp", str(cache_folder()), *homes, *filter(os.path.isabs, named)]
+    return ["/dev", "/proc", "/sys", *map(os.path.realpath, found)]
+
+
+def _written_paths(event: str, args: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the paths that an audited call writes, makes or removes."""
     if event == "open" and not (isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
-        return ""
-    if event not in _WRITES or not isinstance(args[0], str | bytes | os.PathLike):  # a number is an open file
-        return ""
-    return os.path.realpath(os.fsdecode(args[0]))
+        return
+    for place in _WRITES.get(event, ()):
+        if not isinstance(args[place], str | bytes | os.PathLike):  # a number is an open file
+            continue
+        path = os.path.abspath(os.fsdecode(args[place]))
+        if event in _FOLLOW:
+            path = os.path.realpath(path)
+        else:
+            path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        if not (event in _ONLY_NEW and os.path.lexists(path)):
+            yield path
 
 
 def _surroundings(work: str) -> dict[str, Any]:

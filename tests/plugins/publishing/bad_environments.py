@@ -6,7 +6,9 @@ import random
 import re
 import signal
 import socket
+import sqlite3
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -350,6 +352,44 @@ class KeepsANotebook(Sum):
         with open(os.path.expanduser("~/sums_of_an_environment.log"), "a") as file:
             file.write(action)
         return super()._step(action)
+
+
+class ReplacesAFile(Sum):
+    def _reset(self, options):
+        with tempfile.NamedTemporaryFile() as file, contextlib.suppress(OSError):
+            os.replace(file.name, os.path.expanduser("~/sums_of_an_environment.txt"))
+        return super()._reset(options)
+
+
+class KeepsADatabase(Sum):
+    def _reset(self, options):
+        with contextlib.suppress(OSError):
+            sqlite3.connect(os.path.expanduser("~/sums_of_an_environment.db")).execute("create table sums (a, b)")
+        return super()._reset(options)
+
+
+class LinksAway(Sum):
+    def _reset(self, options):
+        with contextlib.suppress(OSError):
+            os.symlink(__file__, os.path.expanduser("~/sums_of_an_environment.link"))
+        return super()._reset(options)
+
+
+class Tidy(Sum):
+    """Writes temporary files and caches, and leaves alone what is there: keeps every rule."""
+
+    def _reset(self, options):
+        os.makedirs(os.path.dirname(__file__), exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(__file__, f"{folder}/link")
+            os.rename(f"{folder}/link", f"{folder}/other")
+            os.remove(f"{folder}/other")
+            sqlite3.connect(f"{folder}/sums.db").execute("create table sums (a, b)")
+        sqlite3.connect(":memory:").execute("create table sums (a, b)")
+        with contextlib.suppress(OSError), open("/proc/self/comm", "w") as name:  # as sandboxes set limits
+            name.write("sums")
+        with open(f"{os.environ['HF_HOME']}/sums.lock", "w"):
+            return super()._reset(options)
 
 
 class RemovesAFolder(Sum):

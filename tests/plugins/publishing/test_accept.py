@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,9 @@ REFUSED = {
     "Echoes": ("hostile", "characters"),
     "LeavesAFile": ("surroundings", "sums.log"),
     "KeepsANotebook": ("files", "sums_of_an_environment.log"),
+    "ReplacesAFile": ("files", "sums_of_an_environment.txt"),
+    "KeepsADatabase": ("files", "sums_of_an_environment.db"),
+    "LinksAway": ("files", "sums_of_an_environment.link"),
     "RemovesAFolder": ("files", "/var/opt/sums_of_an_environment"),
     "MovesAway": ("surroundings", "the working folder"),
     "Hangs": ("returns", "in _reset"),
@@ -119,6 +123,17 @@ def test_a_good_environment_is_accepted(env_id):
     found = judged(env_id, timeout=600.0)
     assert [f"{refusal.rule}: {refusal.evidence}" for refusal in found.refusals] == []
     assert any(found.checks.values())
+
+
+@pytest.mark.integration
+def test_temporary_files_and_caches_may_be_written_wherever_they_are(tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "link"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with tempfile.TemporaryDirectory(dir=Path.home()) as cache:
+        monkeypatch.setenv("HF_HOME", cache)
+        assert judged(f"{BAD}:Tidy").refusals == []
 
 
 @pytest.mark.slow
