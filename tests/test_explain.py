@@ -76,6 +76,7 @@ def evaluated(*shares: float) -> tuple[dict[str, float], ...]:
         (updates(why=("dropped: truncated",)), "did not teach: dropped: truncated", UPDATE),
         (trained({}, damaged=2), "2 lines of its files could not be read", "run"),
         (played(told(), told(reward=0.0, number=2)), "1 of 2 episodes were solved: 50 %", "report.html#ep=1"),
+        (played(told(), told(status="error", number=2)), "1 of 1 episodes were solved: 100 %", "report.html#ep=1"),
         (played(told(status="error", failure="hung")), "1 stored episode failed: hung", "report.html#ep=1"),
         (played(told(), told(reward=math.nan, number=2)), "The mean reward is 1, from 1 to 1", "report.html#ep=1"),
         (played(told(reward=math.nan)), "had a reward that is no finite number", "report.html#ep=1"),

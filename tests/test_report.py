@@ -19,7 +19,7 @@ import rollenv
 from rollenv.agents.base import OracleAgent
 from rollenv.core.registry import ENV_REGISTRY
 from rollenv.envs.game.sokoban import Sokoban
-from rollenv.report import open_run, write_report
+from rollenv.report import open_run, summary, write_report
 from rollenv.report.episodes import EpisodeIndex, shared_start
 from rollenv.report.plain import LONGEST, clip, dumps, plain
 from rollenv.rollout.evaluate import evaluate
@@ -458,6 +458,13 @@ def test_two_runs_are_compared_by_curve_and_task(show: Open, tmp_path: Path, tra
     expect(tab.locator(".player h3")).to_contain_text("early (2): seed 1")
     tab.get_by_label("Run", exact=True).select_option("early (2)")
     assert rows(tab) == 3
+
+
+def test_success_of_an_unfinished_evaluation_is_of_what_did_not_fail(tmp_path: Path):
+    keep(tmp_path / "eval", trajectory())
+    run = open_run(tmp_path / "eval")
+    shown = {label: value for label, value, _ in summary.tiles(run, [3, 1, 0, 4, 0, 0, 0])}
+    assert shown["Success"].startswith("75.0 %")
 
 
 @pytest.mark.smoke

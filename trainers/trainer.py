@@ -375,8 +375,8 @@ class Trainer:
                     names += ("distinct", "tasks_low", "tasks_high")
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
                 if self.rewards:
-                    mean = sum(t.reward for t in result.trajectories) / len(result.trajectories)
-                    metrics[f"eval/{part.name}trained_reward"] = mean
+                    trained = [t.reward for t in result.trajectories if t.complete]
+                    metrics[f"eval/{part.name}trained_reward"] = sum(trained) / max(1, len(trained))
             for name in self.config.eval.measures:
                 config = self.config.model_copy(update={"run_dir": str(self.run.path)})
                 found = function_at(name, "eval.measures", self.run.path)(player, config)

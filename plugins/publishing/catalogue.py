@@ -138,6 +138,8 @@ def _played(env_spec: EnvSpec, agent: Agent, episodes: int) -> dict[str, Any]:
         result = evaluate(agent, env_spec.id, n=episodes)
     except RollenvError as error:
         return {"error": str(error)[:200]}
+    if result.failed == len(result.trajectories):  # nothing was graded
+        return {"error": f"all episodes failed, the first by: {result.trajectories[0].error}"[:200]}
     turns = [turn for played in result.trajectories for turn in played.turns]
     return {
         "episodes": result.n,

@@ -68,7 +68,8 @@ def compare(first: Iterable[Trajectory], second: Iterable[Trajectory]) -> Compar
     ours, theirs = _by_task(first), _by_task(second)
     common = [key for key in ours if key in theirs]
     if not common:
-        raise UsageError("the two runs have no task in common: compare runs of the same suite, seed and settings")
+        text = "episodes that failed are not graded; compare runs of the same suite, seed and settings"
+        raise UsageError(f"the two runs have no graded task in common: {text}")
     categories: dict[str, list[str]] = defaultdict(list)
     for key in common:
         categories[str(json.loads(key)[0]).partition(":")[2]].append(key)

@@ -163,7 +163,7 @@ def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any]) -> None:
     console.print(f"{result.suite} played by {agent}", markup=False, style="bold")
     print_tables(category_tables(numbers), most=1000)
     if len(result.rows) > 1:
-        console.print(f"mean of the {len(result.rows)} categories: {100 * result.macro:.1f} %")
+        console.print(f"mean of the categories: {100 * result.macro:.1f} %")
     if agent.startswith("noisy:") and (unharmed := [row.category for row in result.rows if row.success[0] == 1.0]):
         text = "random calls do no harm there, and its success says nothing of calls that were not needed"
         console.print(f"{', '.join(unharmed)}: solved with {agent}; {text}", markup=False, soft_wrap=True)

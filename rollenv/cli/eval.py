@@ -248,8 +248,8 @@ def _places(ids: Sequence[str], out: Path | None) -> list[tuple[str, Path | None
 def _print_all(results: Sequence[Evaluation], agent: str) -> None:
     """Print a row for each environment, and the mean of their success rates."""
     rows = [[r.env_id, str(r.n), percent(r.success, r.low, r.high), f"{r.reward:.3f}", str(r.failed)] for r in results]
-    mean = sum(r.success for r in results) / len(results)
-    rows.append([f"mean of {len(results)}", "", f"{100 * mean:.1f} %", "", ""])
+    graded = [r.success for r in results if r.failed < len(r.trajectories)]
+    rows.append([f"mean of {len(graded)}", "", f"{100 * sum(graded) / max(1, len(graded)):.1f} %", "", ""])
     console.print(f"all played by {agent}", markup=False, style="bold")
     print_table(["environment", "tasks", "success (95 %)", "reward", "failed"], rows)
 

@@ -326,18 +326,20 @@ class Dashboard:
 
     def _add(self, trajectory: Trajectory) -> None:
         self.done += 1
-        self.wins += bool(trajectory.success)
-        self.failed += trajectory.status == "failed"
+        self.failed += not trajectory.complete
         self.turns += len(trajectory.turns)
-        self.reward += trajectory.reward
+        if trajectory.complete:
+            self.wins += bool(trajectory.success)
+            self.reward += trajectory.reward
 
     def _show(self) -> None:
-        self.line.show(self.done, f"success {100 * self.wins / max(self.done, 1):.1f} %  failed {self.failed}")
+        graded = max(self.done - self.failed, 1)
+        self.line.show(self.done, f"success {100 * self.wins / graded:.1f} %  failed {self.failed}")
 
     def draw(self) -> Lines:
         """Render the bar and two lines of metrics."""
         done, seconds = max(self.done, 1), time.perf_counter() - self.started
-        numbers = f"reward {self.reward / done:.3f}   turns {self.turns / done:.1f}   "
+        numbers = f"reward {self.reward / max(self.done - self.failed, 1):.3f}   turns {self.turns / done:.1f}   "
         numbers += f"{self.done / seconds:.1f} episodes/s"
         numbers += f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else ""
         rows = [row for row in self.manager.flight.now() if row["phase"] != "waiting"]

@@ -247,7 +247,7 @@ def _evaluated(story: Story) -> Iterator[Sentence]:
         return
     if not story.result and EPISODES in story.files:
         yield Sentence("course", f"It is not finished: {_count(len(played), 'episode')} so far", _files(story))
-    judged = [told for told in played if told.status not in ("finished", "open")]
+    judged = [told for told in played if told.status in ("solved", "wrong", "truncated")]
     solved = [told for told in judged if told.status == "solved"]
     if judged and "members" not in story.settings:
         low, high = (finite(story.result.get(end)) for end in ("low", "high"))

@@ -119,7 +119,7 @@ def _parts(run: Run) -> list[str]:
 
 def _of_evaluation(run: Run, counts: Sequence[int], reward: float | None) -> list[list[str]]:
     total, result = sum(counts), run.result
-    judged = sum(counts[:5])  # of the others nobody said what a success is
+    judged = sum(counts[:3])  # the others failed, or nobody said what a success is
     low, high = wilson_interval(counts[0], judged) if judged else (0.0, 0.0)
     success: dict[str, Any] = {"eval/success": counts[0] / judged, "eval/low": low, "eval/high": high} if judged else {}
     if finite(result.get("success")) is not None:

@@ -56,7 +56,7 @@ class Evaluation:
     """Probability, for each j up to k, that all of j episodes of a task succeed (tau-bench's pass^k)."""
     trajectories: list[Trajectory] = field(repr=False)
     distinct: int = 0
-    """Number of distinct tasks: one-turn tasks with the same observation count once; all others count as distinct."""
+    """Number of distinct tasks: graded one-turn tasks with the same observation count once, and each other one too."""
     tasks_low: float = 0.0
     """Lower bound of the interval that counts each distinct task once, however often it was played."""
     tasks_high: float = 1.0
@@ -184,12 +184,13 @@ def tasks_of(
 def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:
     """Compute the metrics of an evaluation; see :func:`success_rates`."""
     n, (success, low, high), at_least_one, all_of_them = success_rates(trajectories, k)
-    graded = [t for t in trajectories if t.complete]
-    shown = [[(turn.observation, *turn.images) for turn in t.turns] for t in trajectories[::k]]
+    by_task = _graded(trajectories, k)
+    graded = [t for each in by_task for t in each]
+    shown = [[(turn.observation, *turn.images) for turn in each[0].turns] for each in by_task if each]
     one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
     times = Counter(turns[0] if one_turn else i for i, turns in enumerate(shown))
-    tosses = n * n / sum(c * c for c in times.values())  # Kish's effective sample size
-    tasks_low, tasks_high = wilson_interval(success * tosses, tosses)
+    tosses = len(shown) ** 2 / max(1, sum(c * c for c in times.values()))  # Kish's effective sample size
+    tasks_low, tasks_high = wilson_interval(success * tosses, tosses) if tosses else (0.0, 1.0)
     return Evaluation(
         env_id=env_id,
         n=n,
@@ -205,7 +206,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         pass_at=at_least_one,
         pass_all=all_of_them,
         trajectories=list(trajectories),
-        distinct=len(times),
+        distinct=len(times) + n - len(shown),
         tasks_low=tasks_low,
         tasks_high=tasks_high,
         cut=sum(turn.finish == "length" for t in trajectories for turn in t.turns),
@@ -222,15 +223,18 @@ def success_rates(
     Args:
         trajectories: the ``k`` of a task are next to each other.
     """
-    n = len(trajectories) // k
-    graded = [[t for t in trajectories[i * k : (i + 1) * k] if t.complete] for i in range(n)]
-    wins = [(len(each), sum(bool(t.success) for t in each)) for each in graded if each]
+    wins = [(len(each), sum(bool(t.success) for t in each)) for each in _graded(trajectories, k) if each]
     return (
-        n,
+        len(trajectories) // k,
         mean_interval([c / size for size, c in wins]),
         {j: mean_interval([pass_at(size, c, j) for size, c in wins if size >= j]) for j in range(1, k + 1)},
         {j: mean_interval([pass_all(size, c, j) for size, c in wins if size >= j]) for j in range(1, k + 1)},
     )
+
+
+def _graded(trajectories: Sequence[Trajectory], k: int) -> list[list[Trajectory]]:
+    """Return the episodes of each task that did not fail."""
+    return [[t for t in trajectories[i : i + k] if t.complete] for i in range(0, len(trajectories), k)]
 
 
 def _has_one_turn(task: Task) -> bool:

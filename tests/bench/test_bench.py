@@ -150,6 +150,8 @@ def test_of_an_episode_played_again_the_last_counts_and_a_failed_one_is_not_grad
     assert compare([*both, _episode(1, False), failed], both).total.first == 0.5
     lost = compare([_episode(0, True), failed], both)
     assert (lost.total.tasks, lost.total.first, lost.only_second) == (1, 1.0, 1)
+    with pytest.raises(UsageError, match="failed are not graded"):
+        compare([failed], both)
     row = row_of("x", [_episode(0, True), failed], 1)
     assert (row.n, row.failed, row.success[0]) == (2, 1, 1.0)
     assert row_of("x", [failed], 1).success == (0.0, 0.0, 1.0)

@@ -12,11 +12,13 @@ import pytest
 from rollenv import UsageError
 from rollenv.agents import RandomAgent
 from rollenv.agents.chat import ChatAgent
-from rollenv.cli.common import AgentOptions, make_agent
+from rollenv.cli.common import AgentOptions, console, make_agent
 from rollenv.cli.eval import _places
 from rollenv.cli.main import app
-from rollenv.cli.playing import EvalFolder, concurrent_episodes
+from rollenv.cli.playing import Dashboard, EvalFolder, concurrent_episodes
+from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.storage import read
+from rollenv.rollout.types import Task, Trajectory, Turn
 
 ENV = "game:Sokoban-v0-easy"
 
@@ -213,6 +215,44 @@ def test_several_environments_are_played_one_after_the_other(rollenv_command, tm
     wrong = rollenv_command("eval", *ids, "nope:Nothing-v0", "--out", "other")
     assert wrong.returncode == 2
     assert not (tmp_path / "other").exists()
+
+
+FAILS = """
+import rollenv
+
+
+class Fails(rollenv.Env):
+    def _reset(self, options):
+        raise RuntimeError("lost")
+
+    def _step(self, action):
+        raise NotImplementedError
+
+    def sample_random_action(self):
+        return "x"
+"""
+
+
+def test_the_mean_of_several_environments_is_of_those_that_were_graded(rollenv_command, tmp_path):
+    (tmp_path / "fails.py").write_text(FAILS)
+    ids = ["game:GuessTheNumber-v0-easy", "fails.py:Fails"]
+    done = rollenv_command("eval", *ids, "-a", "random", "-n", "3", "--out", "all")
+    assert done.returncode == 1
+    first, lost, mean = done.stdout.splitlines()[-3:]
+    assert (lost.split()[2], mean.split()[:3]) == ("0.0", ["mean", "of", "1"])
+    assert mean.split()[3] == first.split()[2]
+
+
+def test_the_progress_shows_success_and_reward_of_what_did_not_fail():
+    task = Task("game:Sokoban-v0-tiny", 0)
+    with RolloutManager(RandomAgent()) as manager:
+        dashboard = Dashboard("eval", 2, manager, None)
+        dashboard.count(Trajectory(task, [Turn((), (), (), 1.0, "a", "b")], status="terminated", success=True))
+        dashboard.count(Trajectory(task, [Turn((), (), (), 0.5, "a", "b")], status="failed"))
+        with console.capture() as shown:
+            console.print(dashboard.draw())
+    assert "success 100.0 %  failed 1" in shown.get()
+    assert "reward 1.000" in shown.get()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from rollenv.agents.base import Action, OracleAgent, RandomAgent, Session
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core import registry
 from rollenv.core.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
-from rollenv.rollout.evaluate import evaluate, mean_interval, pass_all, pass_at, wilson_interval
+from rollenv.rollout.evaluate import evaluate, mean_interval, pass_all, pass_at, summarise, wilson_interval
 from rollenv.rollout.manager import RolloutManager
+from rollenv.rollout.types import Trajectory
 from rollenv.rollout.workers.processes import ProcessWorkers
 
 
@@ -84,6 +85,17 @@ def test_what_was_played_is_not_played_again_unless_it_failed():
     assert len(seen) == 8
     assert rest.trajectories == whole.trajectories
     assert lost in seen
+
+
+def test_the_interval_over_tasks_is_of_those_that_did_not_fail():
+    played = evaluate(OracleAgent(), "math:Arithmetic-v0-digit", n=100).trajectories
+    lost = [Trajectory(t.task, status="failed") for t in played]
+    half = summarise("x", played[:50] + lost[50:], 1, 0.0)
+    first = summarise("x", played[:50], 1, 0.0)
+    assert (half.tasks_low, half.tasks_high) == (first.tasks_low, first.tasks_high) != (half.low, half.high)
+    assert (half.distinct, half.repeats) == (first.distinct + 50, True)
+    none = summarise("x", lost, 1, 0.0)
+    assert (none.success, none.tasks_low, none.tasks_high, none.repeats) == (0.0, 0.0, 1.0, False)
 
 
 # -- data sets ---------------------------------------------------------------------------------------------------------

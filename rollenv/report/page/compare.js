@@ -6,7 +6,7 @@ function comparison() {
   const judged = index.statuses.some((name, n) => name !== "finished" && name !== "open" && columns.status.includes(n));
   if (!several || !judged) return null;
   const byTask = new Map();
-  for (let row = 0; row < total; row++) if (!columns.part[row] && isLast(row)) {
+  for (let row = 0; row < total; row++) if (!columns.part[row] && isLast(row) && !["error", "cancelled", "open"].includes(status(row))) {
     const task = columns.task[row];
     if (!byTask.has(task)) byTask.set(task, data.runs.map(() => []));
     byTask.get(task)[columns.run[row]].push(row);
@@ -17,7 +17,7 @@ function comparison() {
     return {task, rows, shares, spread: Math.max(...known) - Math.min(...known), lead: (shares[1] ?? 0) - (shares[0] ?? 0)};
   });
   if (!pairs.length)
-    return el("section", {}, el("h2", {}, "Task by task"), el("p", {class: "dim"}, "These runs have no task in common: environment, settings and seed have to be the same."));
+    return el("section", {}, el("h2", {}, "Task by task"), el("p", {class: "dim"}, "These runs have no graded task in common: environment, settings and seed have to be the same."));
   let filter = "different";
   const two = data.runs.length === 2;
   const groups = two
@@ -31,7 +31,7 @@ function comparison() {
     select(row);
     document.getElementById("episodes").scrollIntoView({behavior: "smooth"});
   };
-  const cell = (rows, share) => !rows.length ? el("td", {class: "dim"}, "not played")
+  const cell = (rows, share) => !rows.length ? el("td", {class: "dim"}, "not graded")
     : el("td", {}, el("button", {type: "button", title: "Show this episode", onclick: () => open(rows)},
          el("i", {class: `dot ${share === 1 ? "solved" : share ? "truncated" : status(rows[0])}`}),
          rows.length === 1 ? `${statusText(rows[0])}, ${short(columns.reward[rows[0]])}` : `${rows.filter(r => status(r) === "solved").length} of ${rows.length}`));
@@ -47,7 +47,7 @@ function comparison() {
   draw();
   const what = isTraining ? " For training runs, their last evaluation counts." : "";
   return el("section", {}, el("h2", {}, "Task by task"), el("div", {class: "card"}, el("p", {class: "small dim", style: {marginTop: "0"}},
-    `${plural(pairs.length, "task")} that more than one run played: the share of episodes solved.${what}`), chips,
+    `${plural(pairs.length, "task")} that more than one run played without failing: the share of episodes solved.${what}`), chips,
     el("div", {class: "scroll", style: {maxHeight: "420px", marginTop: "10px"}},
       el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "Task"), ...data.runs.map((run, n) => el("th", {}, el("i", {class: "key", style: {background: lineColor(n)}}), visible(run.name))), two ? el("th", {}, "Difference") : null)), body)), rest));
 }

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
+from rollenv.agents.base import AgentFailed
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import DataFiles, Package
 from rollenv.core.registry import spec
@@ -27,6 +28,16 @@ def row(env_id, expert=1.0, random=0.0, refused=(), **more):
 def write(file, *rows):
     file.write_text("".join(json.dumps(each) + "\n" for each in rows))
     return file
+
+
+def test_a_player_whose_episodes_all_failed_has_no_success(tmp_path):
+    class Lost:
+        def start(self, env, seed):
+            raise AgentFailed("no model")
+
+    file = write(tmp_path / "rows.jsonl", row(ID, fingerprint=catalogue.fingerprint(spec(ID))))
+    (found,) = catalogue.measure([spec(ID)], file, {"lost": Lost()}, 2, 60.0)
+    assert found["models"]["lost"].keys() == {"error"}
 
 
 @pytest.mark.slow
