@@ -59,6 +59,7 @@ function start() {
   if (!total) return;
   const missing = el("p", {role: "status"});
   section.firstChild.after(missing);
+  section.addEventListener("click", () => missing.replaceChildren());
   const visit = () => {
     const place = placeOf(location.hash);
     missing.textContent = place || !location.hash ? "" : `No episode here has the address ${visible(location.hash)}.`;
