@@ -1,4 +1,4 @@
-"""What several dialects have in common: arguments of calls as objects, schemas of answers and of parameters."""
+"""Shared parts of dialects: arguments of calls as objects, schemas of answers and of parameters."""
 
 from __future__ import annotations
 
