@@ -85,29 +85,29 @@ class TimeLimits:
     """
 
     def __init__(self) -> None:
-        self._running: set[TimeLimit] = set()
+        self._running: set[TimeLimited] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, limit: TimeLimit, seconds: float) -> None:
+    def start(self, limited: TimeLimited, seconds: float) -> None:
         """Start a limit, which expires unless it is stopped before."""
-        limit._running, limit.end = self._running, time.monotonic() + seconds
-        self._running.add(limit)
+        limited._running, limited.end = self._running, time.monotonic() + seconds
+        self._running.add(limited)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_EVERY, self._check)
 
     def _check(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_CHECK_EVERY, self._check) if self._running else None
         now = time.monotonic()
-        for limit in [each for each in self._running if now > each.end]:
-            if limit.stop():  # unless another expired limit has stopped it
-                limit.expire()
+        for limited in [each for each in self._running if now > each.end]:
+            if limited.stop():  # unless another one that expired has stopped it
+                limited.expire()
 
 
-class TimeLimit:
-    """A limit of :class:`TimeLimits`; a subclass defines :meth:`expire`."""
+class TimeLimited:
+    """What :class:`TimeLimits` can limit; a subclass defines :meth:`expire`."""
 
     __slots__ = ("_running", "end")
-    _running: set[TimeLimit]
+    _running: set[TimeLimited]
     end: float
 
     def stop(self) -> bool:
@@ -163,7 +163,7 @@ class FairQueue:
                 self._free -= 1
 
 
-class QueueSlot(TimeLimit):
+class QueueSlot(TimeLimited):
     """One turn, for an ``async with`` block or from :meth:`begin` to :meth:`leave`."""
 
     __slots__ = ("_inside", "_owner", "_queue")

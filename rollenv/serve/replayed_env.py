@@ -18,7 +18,7 @@ from rollenv.rollout import validation
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
 from rollenv.rollout.workers.pool import PooledEnv
-from rollenv.serve.quotas import SessionContext, TimeLimit
+from rollenv.serve.quotas import SessionContext, TimeLimited
 
 logger = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ class ReplayedEnv:
         self._context.on_call(self, method, args, answer)
 
 
-class CallInFlight(TimeLimit):
+class CallInFlight(TimeLimited):
     """A call in flight, timed and limited without a task of its own.
 
     Args:

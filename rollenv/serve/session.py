@@ -16,7 +16,7 @@ from rollenv.remote.replay_log import new_seed
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, Views
 from rollenv.serve.logs import opened_by
-from rollenv.serve.quotas import FairQueue, QueueSlot, SessionContext
+from rollenv.serve.quotas import QueueSlot, SessionContext
 from rollenv.serve.replayed_env import ReplayedEnv
 
 logger = logging.getLogger(__name__)
@@ -180,9 +180,10 @@ class EnvSession:
         env = self.env
         if env.pooled is None or self.busy or env.over or count != self.count + 1:
             return False
-        step = StepInFlight(self._context.queue, self, count, action, callback)
-        if not step.begin():
+        slot = self._context.queue.turn(self.owner)
+        if not slot.begin():
             return False
+        step = StepInFlight(self, slot, count, action, callback)
         self.count, self.busy = count, 1
         self._step, self._last = step, step.answer
         env.send("step", [action], step.answered)
@@ -216,19 +217,19 @@ class EnvSession:
                 task.cancel()
 
 
-class StepInFlight(QueueSlot):
+class StepInFlight:
     """A step without a task, whose answer is passed to a callback. Only failures are handled in a task.
 
     Args:
         session: starts no other call meanwhile.
+        slot: held until the step ends or counts as long.
         callback: called once with the outcome.
     """
 
-    __slots__ = ("_action", "_callback", "_session", "_task", "answer", "count")
+    __slots__ = ("_action", "_callback", "_session", "_slot", "_task", "answer", "count")
 
-    def __init__(self, queue: FairQueue, session: EnvSession, count: int, action: str, callback: Callback):
-        super().__init__(queue, session.owner)
-        self._session, self.count, self._action, self._callback = session, count, action, callback
+    def __init__(self, session: EnvSession, slot: QueueSlot, count: int, action: str, callback: Callback):
+        self._session, self._slot, self.count, self._action, self._callback = session, slot, count, action, callback
         self._task: asyncio.Task[None] | None = None
         self.answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         """The outcome, for a repeated request and for calls that wait for the end of the step."""
@@ -275,7 +276,7 @@ class StepInFlight(QueueSlot):
     def _end(self, outcome: list[Any] | RollenvError) -> None:
         if self.answer.done():
             return
-        self.leave()
+        self._slot.leave()
         session = self._session
         session._step = None  # other calls can start now
         session.busy -= 1
