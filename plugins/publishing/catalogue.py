@@ -23,7 +23,9 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import DataFiles, Package
 from rollenv.core.version import __version__
 from rollenv.plugins.publishing.accept import Judged, judge
+from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.evaluate import evaluate
+from rollenv.rollout.manager import RolloutManager
 
 #: The results that come with rollenv.
 OWN = Path(__file__).with_name("catalogue.jsonl")
@@ -73,7 +75,7 @@ def measure(
     Args:
         agents: further players by name, such as models.
         episodes: of each check and each player.
-        timeout: seconds for the checks of one environment.
+        timeout: seconds for the checks of one environment, and for each episode of a further player.
     """
     before = read(file)
     for env_spec in specs:
@@ -84,7 +86,7 @@ def measure(
         elif not set(agents) - set(row["models"]):
             continue
         for name in set(agents) - set(row["models"]):
-            row["models"][name] = _played(env_spec, agents[name], episodes)
+            row["models"][name] = _played(env_spec, agents[name], episodes, timeout)
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row, default=str) + "\n")
         yield row
@@ -132,10 +134,11 @@ def source_of(need: Package | DataFiles) -> str:
     return f"{need.name} {about['version']}, {licence or 'no licence named'}"
 
 
-def _played(env_spec: EnvSpec, agent: Agent, episodes: int) -> dict[str, Any]:
+def _played(env_spec: EnvSpec, agent: Agent, episodes: int, timeout: float) -> dict[str, Any]:
     """Return what an agent earns, what its answers cost, and how many tokens and seconds an episode took."""
     try:
-        result = evaluate(agent, env_spec.id, n=episodes)
+        with RolloutManager(agent, limits=EpisodeLimits(episode=timeout)) as manager:
+            result = evaluate(agent, env_spec.id, n=episodes, manager=manager)
     except RollenvError as error:
         return {"error": str(error)[:200]}
     if result.failed == len(result.trajectories):  # nothing was graded

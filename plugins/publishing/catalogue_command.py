@@ -22,8 +22,12 @@ def command(
         None, "--agent", "-a", help="With --measure: a further player, such as local:MODEL. May be repeated."
     ),
     episodes: int = typer.Option(8, "-n", min=8, help="Episodes of each check and each player."),
-    timeout: float = typer.Option(120.0, "--timeout", min=5.0, help="Time limit in seconds for one environment."),
+    timeout: float = typer.Option(
+        120.0, "--timeout", min=5.0, help="Seconds for the checks of one environment, and for an episode of --agent."
+    ),
     page: Path = typer.Option(None, "--page", metavar="FILE", help="Write the table as an HTML page."),
+    max_tokens: int = typer.Option(None, min=1, help="Maximum number of tokens per answer of --agent."),
+    precision: str = typer.Option("", help="bfloat16: faster matrix products of a local model on a CPU."),
 ) -> None:
     """Show what environments were measured to be: success by random play, cheats and the expert, and faults.
 
@@ -36,7 +40,8 @@ def command(
         if file is None:
             raise UsageError("--measure needs --file, to which rows are added")
         here = [spec for spec in specs.values() if not spec.missing]
-        players = {name: make_agent(name, AgentOptions()) for name in agents or ()}
+        options = AgentOptions(max_tokens=max_tokens, precision=precision)
+        players = {name: make_agent(name, options.only(name)) for name in agents or ()}
         with progress("measured", len(here)) as show:
             for number, row in enumerate(catalogue.measure(here, file, players, episodes, timeout), start=1):
                 show(number, f"the last: {row['id']}")
