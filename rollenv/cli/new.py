@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 from pathlib import Path
@@ -21,8 +22,10 @@ def command(
 ) -> None:
     """Write an installable package with one environment, its tests, a recipe to train on it and its entry point."""
     package = name.replace("-", "_")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package) or package == "rollenv":
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package):
         raise UsageError(f"{name!r} cannot name a package: use lower-case letters, digits and dashes, as in my-game")
+    if importlib.util.find_spec(package):
+        raise UsageError(f"Python finds a package {package} already, which {name!r} would hide; choose another name")
     root = folder / name
     if root.exists():
         raise UsageError(f"{root} exists; choose another name, or another folder with --in")

@@ -33,7 +33,7 @@ def trained_tasks(folder: Path, *, trust: bool = False) -> list[Task]:
         StorageError: a line is damaged.
     """
     file = folder / FILE
-    if not file.exists():
+    if not file.is_file():
         raise UsageError(f"{folder} has no {FILE}: runs keep the tasks they train on if eval.panel names a panel")
     found: dict[str, Task] = {}
     for where, row in json_lines(file):

@@ -48,7 +48,7 @@ def test_the_package_works_once_installed(tmp_path, rollenv_process):
 
 @pytest.mark.combinations
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Bad Name", "1st", "class", "rollenv", "../up"])
+@pytest.mark.parametrize("name", ["Bad Name", "1st", "class", "rollenv", "numpy", "json", "../up"])
 def test_bad_names_are_refused(name, rollenv_command, tmp_path):
     done = rollenv_command("new", name)
     assert done.returncode == 2
