@@ -43,10 +43,12 @@ class KubernetesLauncher(BaseLauncher):
         container |= more
         refs = [{"name": one, "valueFrom": {"secretKeyRef": {"name": self.secret, "key": one}}} for one in self.secrets]
         node = re.sub(r"\$(?=[$(])", "$$", job.node)  # Kubernetes reads $$ as $, and $(NAME) as a variable
+        # A lost pod costs the first one and all others, and itself once more if it joined again before the first ended.
+        losses = self.nodes + 1 if self.nodes > 1 else 1
         fields = {
             "name": yaml(job.name),
             "nodes": str(self.nodes),
-            "retries": str(self.requeue * self.nodes),
+            "retries": str(self.requeue * losses),
             "seconds": str(math.ceil(self.hours * 3600)) if self.hours else "null",
             "options": "\n".join(f"{yaml(key)}: {yaml(value)}" for key, value in pod.items()).replace("\n", "\n      "),
             "container": yaml(self.container),

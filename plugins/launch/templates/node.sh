@@ -51,7 +51,7 @@ rm -f "$RUN/launch/done"
 (umask 077 && python -c 'import secrets; print(secrets.token_hex(32), end="")' > "$RUN/launch/token")
 join --head --port={{port}} --include-dashboard=false &
 RAY=$!
-until python -c "import ray; ray.init(); raise SystemExit(sum(n['Alive'] for n in ray.nodes()) < {{nodes}})" 2> /dev/null; do
+until timeout 100 python -c "import ray; ray.init(); raise SystemExit(sum(n['Alive'] for n in ray.nodes()) < {{nodes}})" 2> /dev/null; do
     kill -0 $RAY 2> /dev/null || lost "Ray ended"
     [ $SECONDS -lt 900 ] || lost "not all of {{nodes}} machines came"
     sleep 1

