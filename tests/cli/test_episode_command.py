@@ -74,13 +74,17 @@ def one_line(done):
     return done.stderr
 
 
-def test_an_episode_is_played_and_printed(rollenv_command, guessing_endpoint):
+def test_an_episode_is_played_printed_and_read_again(rollenv_command, guessing_endpoint):
+    from rollenv.rollout.records.plain import from_plain
+    from rollenv.rollout.types import Trajectory
+
     args = ("episode", ENV, "max_turns=9", "--seed", "3", "--base-url", guessing_endpoint.url, "--model", "m")
     result = played(rollenv_command(*args, "--json", "--temperature", "0.5", "--max-tokens", "9", "--system", "Guess."))
     assert (result["env"], result["seed"], result["model"]) == (ENV, 3, "m")
     assert (result["status"], result["success"]) == ("terminated", True)
     assert result["turns"] == len(result["trajectory"]["turns"]) == len(guessing_endpoint.requests)
     assert result["reward"] == pytest.approx(sum(turn["reward"] for turn in result["trajectory"]["turns"]))
+    assert from_plain(Trajectory, result["trajectory"]).reward == result["reward"]
     asked = guessing_endpoint.requests[-1]
     assert (asked["temperature"], asked["max_tokens"], asked["messages"][0]["content"]) == (0.5, 9, "Guess.")
     assert len(asked["messages"]) == 2 * result["turns"]
@@ -88,15 +92,6 @@ def test_an_episode_is_played_and_printed(rollenv_command, guessing_endpoint):
     assert shown.returncode == 0
     assert f"terminated after {result['turns']} turns" in shown.stdout
     assert "> \\boxed{5}" in shown.stdout
-
-
-def test_the_trajectory_is_one_that_rollenv_reads(rollenv_command, guessing_endpoint):
-    from rollenv.rollout.records.plain import from_plain
-    from rollenv.rollout.types import Trajectory
-
-    done = rollenv_command("episode", ENV, "--base-url", guessing_endpoint.url, "--model", "m", "--json")
-    result = played(done)
-    assert from_plain(Trajectory, result["trajectory"]).reward == result["reward"]
 
 
 def test_turns_can_be_limited(rollenv_command, guessing_endpoint):
@@ -129,38 +124,16 @@ def test_an_endpoint_that_is_away(rollenv_command, given):
     assert "gave no answer" in one_line(done)
 
 
-async def _nonsense(exchange):
-    await exchange.json({"choices": "none"})
-
-
-async def _html(exchange):
-    await exchange.send(b"<html>Sign in</html>", kind="text/html")
-
-
-async def _cut(exchange):
-    await exchange.raw(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{")
-    await exchange.hang_up()
-
-
-async def _hang(exchange):
-    await exchange.hang()
-
-
-LIES = {"nonsense": _nonsense, "a page": _html, "half an answer": _cut, "a hang": _hang}
-
-
-@pytest.mark.combinations
-@pytest.mark.parametrize("name", LIES)
-def test_an_endpoint_that_lies_or_dies_in_the_middle(rollenv_command, serving, name):
+def test_an_endpoint_that_dies_in_the_middle(rollenv_command, serving):
     from chat_server import completion
 
     async def behave(exchange):
         if len(exchange.body["messages"]) == 1:
             await exchange.json(completion("\\boxed{0}"))
         else:
-            await LIES[name](exchange)
+            await exchange.hang_up()
 
-    args = ("--base-url", serving(behave).url, "--model", "m", "--json", "--retries", "1", "--timeout", "1")
+    args = ("--base-url", serving(behave).url, "--model", "m", "--json", "--retries", "1")
     done = rollenv_command("episode", ENV, *args)
     result = played(done, 1)
     assert "gave no answer in 2 attempts" in result["error"]

@@ -93,23 +93,6 @@ def test_an_evaluation_in_processes_gives_the_same(rollenv_command):
     assert {**one, "seconds": 0} == {**two, "seconds": 0}
 
 
-@pytest.mark.combinations
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (("eval", ENV, "-w", "many"), "there are no workers 'many'"),
-        (("eval", ENV, "-w", "ray:0"), "there are no workers 'ray:0'"),
-        (("eval", ENV, "-a", "chat:gpt"), "needs --base-url"),
-        (("health", "nowhere"), "cannot read nowhere"),
-    ],
-)
-def test_bad_input_is_explained(rollenv_command, args, says):
-    done = rollenv_command(*args)
-    assert says in " ".join(done.stderr.split())
-    assert done.returncode == 2
-
-
 @pytest.mark.integration
 def test_health_shows_a_run(rollenv_command, tmp_path):
     out = tmp_path / "run"

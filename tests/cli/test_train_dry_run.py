@@ -129,19 +129,6 @@ def test_a_model_folder_is_checked_and_its_tokens_counted_without_its_weights(ro
     assert "holds no weights" in " ".join(bare.stderr.split())
 
 
-@pytest.mark.integration
-def test_the_published_setting(rollenv_command, data):
-    data("webshop")
-    done = rollenv_command("train", "webshop_published", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    settings, prompt, needs = parts(done.stdout)
-    assert settings["model"]["path"] == "Qwen/Qwen2.5-1.5B-Instruct"
-    assert needs["trajectories an iteration"] == "128"
-    assert needs["turns an iteration, at most"] == f"{128 * 15:,}"
-    assert needs["response tokens an iteration, at most"] == f"{128 * 15 * 512:,}"
-    assert "search[words]" in prompt
-
-
 def test_what_differs_from_the_defaults_is_all_that_differs():
     from rollenv.trainers.config import differences, load_config
 
@@ -152,16 +139,6 @@ def test_what_differs_from_the_defaults_is_all_that_differs():
     assert set(lines) - set(base) == new
     assert 'env.id = "game:Sokoban-v0-tiny"' in lines
     assert not [line for line in lines if line.startswith(("seed", "kl.kind", "loss.clip", "algorithm.step_weight"))]
-
-
-@pytest.mark.slow
-def test_the_recipe_of_roll(rollenv_command):
-    done = rollenv_command("train", "roll_sokoban", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    settings, prompt, needs = parts(done.stdout)
-    assert settings["algorithm"]["statistics"] == "rows"
-    assert needs["trajectories an iteration"] == "1,024"
-    assert "P is you" in prompt
 
 
 def test_a_full_gpu_says_what_takes_less_of_it(rollenv_command, monkeypatch, tmp_path):

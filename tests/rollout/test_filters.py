@@ -35,6 +35,8 @@ def test_the_order_of_the_same_rewards_makes_no_group_varied(rewards, rng: rando
 def test_a_group_that_always_succeeds_is_solved_whatever_its_rewards_add_up_to():
     assert not mean_between(0.0, 1.0)(group([0.1] * 10, [0.7, 0.2, 0.1]))
     assert mean_between(0.0, 1.0)(group([1.0], [0.999]))
+    with pytest.raises(rollenv.UsageError):
+        mean_between(1, 1)
 
 
 class Impossible(rollenv.Env):

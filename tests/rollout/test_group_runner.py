@@ -22,34 +22,6 @@ async def waiting(number, begun, all_here):
     return number
 
 
-def test_an_ended_coroutine_is_taken_before_the_next_begins():
-    async def run():
-        begun, ahead = [], []
-        async with GroupRunner() as runner:
-            for number in range(50):
-                runner.start(plain(number, begun))
-            while runner.running:
-                assert await runner.next() == len(ahead)
-                ahead.append(len(begun) - len(ahead) - 1)
-        return ahead
-
-    assert max(asyncio.run(run())) <= 1
-
-
-def test_coroutines_that_wait_begin_at_once():
-    async def run():
-        begun, all_here = [], asyncio.Event()
-        async with GroupRunner() as runner:
-            for number in range(5):
-                runner.start(waiting(number, begun, all_here))
-            await asyncio.sleep(0)
-            first = len(begun)
-            assert sorted([await runner.next() for _ in range(5)]) == [0, 1, 2, 3, 4]
-        return first
-
-    assert asyncio.run(run()) == 5
-
-
 def test_one_that_ended_and_is_not_taken_holds_up_nobody():
     async def run():
         begun, all_here = [], asyncio.Event()
@@ -90,17 +62,3 @@ def test_a_cancelled_one_is_skipped():
             return await runner.next()
 
     assert asyncio.run(run()) == 1
-
-
-def test_an_error_is_raised_and_the_others_end():
-    async def fails():
-        raise ValueError("no")
-
-    async def run():
-        async with GroupRunner() as runner:
-            runner.start(fails())
-            runner.start(plain(1, []))
-            await runner.next()
-
-    with pytest.raises(ValueError, match="no"):
-        asyncio.run(run())

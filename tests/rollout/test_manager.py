@@ -13,7 +13,7 @@ import pytest
 from troubled import ID, Echo, Troubled, assert_whole, chain, register
 
 import rollenv
-from rollenv import UnknownEnv, UsageError
+from rollenv import UsageError
 from rollenv.agents.base import Action, AgentFailed, ConstantAgent, ContextFull, OracleAgent, RandomAgent, Session
 from rollenv.rollout import filters
 from rollenv.rollout.episode import EpisodeLimits
@@ -202,9 +202,10 @@ def test_an_agent_that_gives_up_fails_the_trajectory_and_not_the_environment():
 
 def test_a_bug_in_the_agent_ends_the_rollout_and_closes_everything():
     agent = Scripted(bug)
-    with pytest.raises(KeyError, match="temperature"):
+    with pytest.raises(KeyError, match="temperature") as caught:
         RolloutManager(agent).collect([Task(ID, s) for s in range(3)], 2)
     assert agent.last.closed == 1
+    assert "Scripted" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
@@ -217,13 +218,6 @@ def test_deadlines_hold_for_agents(limits, text):
     assert trajectory.status == "failed"
     assert text in trajectory.error
     assert agent.last.closed == 1
-
-
-def test_a_wrong_task_is_an_error_not_a_failed_episode():
-    with pytest.raises(UnknownEnv):
-        RolloutManager(RandomAgent()).collect([Task("game:Nothing-v0", 0)])
-    with pytest.raises(UsageError, match="num_box"):
-        RolloutManager(RandomAgent()).collect([Task("game:Sokoban-v0-easy", 0, {"num_box": 1})])
 
 
 @pytest.mark.parametrize("wrong", [{"group_size": 0}, {"extra_groups": -1}, {"extra_members": -1}, {"groups": -1}])
@@ -294,19 +288,6 @@ def test_groups_that_a_filter_drops_are_replaced_at_once():
     assert manager.stats.metrics()["filtered/trajectories"] == 10
     few = manager.batch([Task(ID, s) for s in range(4)], 4, keep=lambda g: g.task.seed % 2 == 1)
     assert [g.task.seed for g in few] == [1, 3], "the source ended"
-
-
-def test_filters_look_at_rewards():
-    (win,) = RolloutManager(OracleAgent()).collect([Task("game:Sokoban-v0-easy", 0)], 3)
-    mixed = RolloutManager(OracleAgent(0.7)).batch(
-        (Task("game:Sokoban-v0-easy", s) for s in itertools.count()), 3, 4, keep=filters.varied()
-    )
-    assert not filters.varied()(win)
-    assert all(len({t.reward for t in g}) > 1 for g in mixed)
-    assert not filters.mean_between(0.0, 1.0)(win)
-    assert filters.mean_between(0.0, 1.1)(win)
-    with pytest.raises(UsageError):
-        filters.mean_between(1, 1)
 
 
 def test_no_more_episodes_than_allowed_are_played_at_once():
@@ -408,16 +389,6 @@ def test_a_group_reward_that_raises_fails_its_group_and_then_the_rollout():
     assert manager.stats.of["failed"].trajectories == 4
     with pytest.raises(RewardUnhealthy, match=r"moody.*judge"):
         manager.collect([Task(ID, s) for s in (1, 3, 5, 7)], 2)
-
-
-def test_a_reward_that_cannot_be_computed_fails_its_trajectory():
-    async def reward(trajectory):
-        raise ConnectionError("no judge")
-
-    manager = RolloutManager(Echo(), reward=reward, limits=EpisodeLimits(max_replacements=0))
-    ((trajectory,),) = manager.collect([Task(ID, 0)])
-    assert trajectory.status == "failed"
-    assert "no judge" in trajectory.error
 
 
 def test_every_trajectory_is_reported_as_it_ends():

@@ -15,7 +15,7 @@ from troubled import ID, Echo, all_up, assert_whole, register
 
 import rollenv
 from rollenv import UnknownEnv, UsageError
-from rollenv.agents.base import OracleAgent, RandomAgent
+from rollenv.agents.base import OracleAgent
 from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
@@ -109,11 +109,6 @@ def test_more_episodes_than_places_wait_their_turn():
     with ProcessWorkers(1, envs_per_process=2) as pool:
         groups = collect(pool, [Task(ID, s) for s in range(20)])
         assert all(t.complete for g in groups for t in g)
-
-
-def test_the_agents_own_calls_reach_the_process(pool):
-    groups = collect(pool, [Task(ID, 0)], 3, agent=RandomAgent())
-    assert len({tuple(turn.text for turn in t.turns) for t in groups[0]}) == 3
 
 
 @pytest.mark.slow
