@@ -256,22 +256,6 @@ def talk(conversation: Conversation, *steps: tuple[str, str]) -> None:
             conversation.add(role, text)
 
 
-def test_thinking_stays_through_tool_calls_and_goes_when_the_user_speaks():
-    conversation = Conversation(tokenizer_for(BY_NAME["qwen3"]))
-    talk(conversation, ("user", "q"), ("assistant", "<think>\nearly\n</think>\n\ncall"), ("tool", "42"))
-    assert "early" in conversation.format.decode(conversation.prompt())
-    talk(conversation, ("assistant", "no thought at all"))
-    assert conversation.splits == 0
-    conversation.add("user", "and now?")
-    text = conversation.format.decode(conversation.prompt())
-    assert conversation.splits == 1
-    assert "early" not in text
-    assert "no thought at all" in text
-    talk(conversation, ("assistant", "still none"), ("user", "well?"))
-    conversation.prompt()
-    assert conversation.splits == 1, "a history without thoughts is appended to"
-
-
 def test_a_template_that_opens_the_thought_itself_is_split_at_every_turn():
     conversation = Conversation(tokenizer_for(BY_NAME["deepseek"]))
     talk(conversation, ("user", "q"), ("assistant", "hm</think>a"), ("user", "q"), ("assistant", "b"), ("user", "q"))
@@ -312,19 +296,6 @@ def test_tools_are_shown_once_and_where_they_move_the_history_is_split(name, spl
 def test_tools_that_a_template_would_drop_are_refused(shape):
     with pytest.raises(UsageError, match="tools"):
         Conversation(tokenizer_for(shape), tools=TOOLS)
-
-
-@pytest.mark.parametrize(
-    ("thoughts", "stays", "splits"), [("keep", True, 0), ("drop", False, 2), ("template", True, 0)]
-)
-def test_thoughts_stay_or_go_as_asked(thoughts, stays, splits):
-    tokenizer = tokenizer_for(BY_NAME["chatml"])
-    conversation = Conversation(tokenizer, thoughts=thoughts)
-    for text in ("go", "on", "end"):
-        conversation.add("user", text)
-        prompt = tokenizer.decode(conversation.prompt())
-        conversation.answer(tokenizer.encode("<think>hm</think> up", add_special_tokens=False))
-    assert ("hm" in prompt, "up" in prompt, conversation.splits) == (stays, True, splits)
 
 
 def test_the_context_has_an_end():

@@ -82,35 +82,6 @@ def generated(model, asked, tokens):
     return out[0, len(asked) :].tolist()
 
 
-class Turns:
-    """A session that asks again and again; what it was told, and something new, is in its next prompt."""
-
-    def __init__(self, engine, number, turns, *, cut=0):
-        self.engine, self.number, self.turns, self.cut = engine, number, turns, cut
-        self.rng = random.Random(number)
-        self.asked, self.told = [], []
-
-    async def run(self, sampling):
-        history = prompt(5 + self.number % 4, self.number // 3)
-        for _ in range(self.turns):
-            response = await self.engine.generate(history, sampling, self.rng, session=self.number)
-            self.asked.append(history)
-            self.told.append(response)
-            kept = history[: len(history) - self.cut] + tuple(response.ids)
-            history = kept + prompt(self.rng.randrange(4), self.rng.randrange(99))
-            for _ in range(self.number % 3):
-                await asyncio.sleep(0)
-        self.engine.release(self.number)
-        return self
-
-
-def play_turns(engine, numbers, turns, sampling, **more):
-    async def all_at_once():
-        return await asyncio.gather(*(Turns(engine, n, turns, **more).run(sampling) for n in numbers))
-
-    return asyncio.run(all_at_once())
-
-
 @pytest.mark.integration
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -171,50 +142,6 @@ def test_greedy_responses_equal_transformers_generate(build):
     prompts = [prompt(n, n) for n in (3, 20, 7, 20)]
     responses = play(LocalEngine(other, frozenset()), prompts, Sampling(0.0, 10))
     assert [r.ids for r in responses] == [generated(other, p, 10) for p in prompts]
-
-
-@pytest.mark.combinations
-@pytest.mark.slow
-@pytest.mark.parametrize("cut", [0, 3])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_kept_caches_change_nothing_but_the_work(model, temperature, cut):
-    sampling = Sampling(temperature, 6)
-    with_caches, without = LocalEngine(model, STOP), LocalEngine(model, STOP, keep_tokens=0)
-    for one, two in zip(
-        play_turns(with_caches, range(6), 5, sampling, cut=cut), play_turns(without, range(6), 5, sampling, cut=cut),
-        strict=True,
-    ):  # fmt: skip
-        assert one.asked == two.asked
-        for asked, response, other in zip(one.asked, one.told, two.told, strict=True):
-            assert response.ids == other.ids
-            assert response.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-            assert_scored(model, asked, response, temperature or 1.0)
-    assert with_caches.stats.drawn == without.stats.drawn
-    assert with_caches.stats.computed < without.stats.computed / 2
-
-
-def test_only_what_is_new_is_computed(model):
-    engine = LocalEngine(model, frozenset())
-    rng = random.Random(0)
-
-    async def two_turns():
-        first = await engine.generate(prompt(40), Sampling(1.0, 5), rng, session=1)
-        assert engine.stats.computed == 40
-        longer = (*prompt(40), *first.ids, 11, 12, 13)
-        await engine.generate(longer, Sampling(1.0, 5), rng, session=1)
-
-    asyncio.run(two_turns())
-    assert engine.stats.computed == 40 + 1 + 3, (
-        "the last token drawn was never put through the model, nor the new three"
-    )
-    assert engine.stats.reused == 44
-
-
-def test_the_prompt_of_a_group_is_computed_once(model):
-    engine = LocalEngine(model, frozenset())
-    responses = play(engine, [prompt(30)] * 8 + [prompt(20)] * 4, Sampling(1.0, 4))
-    assert engine.stats.computed == 50
-    assert len({tuple(r.ids) for r in responses}) > 2, "each member follows its own stream"
 
 
 def test_long_prompts_go_through_the_model_in_pieces(model, monkeypatch):
@@ -320,24 +247,6 @@ def test_resuming_without_an_update_changes_nothing(model):
 
     response = asyncio.run(pause())
     assert response == alone(model, prompt(8), Sampling(1.0, 30), 5)
-
-
-def test_new_weights_drop_what_the_old_ones_computed(model, other_weights):
-    engine = LocalEngine(model, frozenset())
-
-    async def two_turns():
-        first = await engine.generate(prompt(20), Sampling(0.0, 4), random.Random(0), session=1)
-        one = await engine.generate(prompt(20), Sampling(0.0, 1), random.Random(0))
-        assert one.ids == first.ids[:1]
-        await engine.update_weights(other_weights.items())
-        assert engine.kept_tokens == 0
-        longer = (*prompt(20), *first.ids)
-        second = await engine.generate(longer, Sampling(0.0, 4), random.Random(0), session=1)
-        one = await engine.generate(longer, Sampling(0.0, 1), random.Random(0))
-        assert second.ids == generated(model, longer, 4)
-        assert one.ids == second.ids[:1]
-
-    asyncio.run(two_turns())
 
 
 @pytest.mark.parametrize(

@@ -171,12 +171,6 @@ def test_an_evaluation_takes_the_prompt_of_a_recipe_and_settings(tmp_path):
         load_prompt(["templates=x"])
 
 
-@pytest.mark.parametrize("setting", ["model=a/b", "model.path=a/b"])
-def test_model_is_short_for_its_path(setting):
-    config = load_config("sokoban", [setting, "model.lora.rank=2"])
-    assert (config.model.path, config.model.lora.rank) == ("a/b", 2)
-
-
 @pytest.mark.parametrize("env_id", ["tools:Tiny-v0", "tools:Shop-v0-easy"])
 def test_examples_of_a_chat_do_not_end_with_a_call(env_id):
     for number in (1, 2):

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from rollenv import UsageError
-from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.local import LocalEngine, context_length
 from rollenv.agents.engines.router import Router
 from rollenv.agents.engines.sampling import distributions, draw
@@ -52,12 +52,6 @@ def test_equal_logits_are_kept_together_and_top_p_1_keeps_all():
     steep = torch.linspace(0, 80, 1000)[None]
     assert distributions(steep, [Sampling(top_k=2000)]).isfinite().all()
     assert distributions(steep, [Sampling(min_p=1e-30)]).isfinite().sum() > 800
-
-
-@pytest.mark.parametrize("wrong", [{"top_k": 1.5}, {"max_new_tokens": 1.5}, {"temperature": "1"}, {"top_p": 0.0}])
-def test_a_sampling_that_is_none_is_refused(wrong):
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        Sampling(**wrong)
 
 
 @given(
@@ -106,6 +100,9 @@ def test_a_narrowed_engine_draws_the_likeliest_alone(model):
         {"top_k": -1},
         {"min_p": 2.0},
         {"temperature": -1.0},
+        {"temperature": "1"},
+        {"top_k": 1.5},
+        {"max_new_tokens": 1.5},
         {"temperature": float("nan")},
         {"stop": ("",)},
         {"stop": (3,)},
@@ -168,29 +165,6 @@ def test_a_prompt_that_is_no_tuple_hangs_nobody(model, prompt):
         good, other = asyncio.run(both(engine))
         assert len(good.ids) == 4
         assert other.ids == good.ids if right else isinstance(other, UsageError)
-
-
-@pytest.mark.parametrize("tokens", [1, 5])
-def test_logits_that_are_no_numbers_fail_the_request_that_has_them(model, tokens):
-    bad = tuple(range(40, 50))
-
-    def poison(module, args, kwargs, out):
-        rows = (kwargs["input_ids"] == bad[-1]).any(-1)
-        out.logits[rows] = torch.nan
-        return out
-
-    model.register_forward_hook(poison, with_kwargs=True)
-    engine = LocalEngine(model, frozenset())
-
-    async def both():
-        asked = [engine.generate(p, Sampling(1.0, tokens), random.Random(0)) for p in (bad, PROMPT)]
-        return await asyncio.gather(*asked, return_exceptions=True)
-
-    failed, good = asyncio.run(both())
-    assert isinstance(failed, EngineFailed)
-    assert "not numbers" in str(failed)
-    assert len(good.ids) == tokens
-    assert engine.active == 0
 
 
 @pytest.mark.parametrize(
