@@ -66,6 +66,8 @@ def test_what_cannot_be_imitated_is_refused(rows, sources, env):
         ["sft", "rows.jsonl", "rollout.group_size=3"],
         ["reward-model", "absent.jsonl"],
         ["reward-model", "rows.jsonl", "sizee=3"],
+        ["reward-model", "rows.jsonl", "lr=0"],
+        ["reward-model", "lr=1"],
     ],
 )
 def test_wrong_usage_is_one_line(rows, words):

@@ -1,8 +1,23 @@
-"""A run that is small enough to be made many times."""
+"""A run that is small enough to be made many times, and the task of ``words.py``."""
 
 from __future__ import annotations
 
 import pytest
+import words
+
+import rollenv
+from rollenv.core import registry
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _words():
+    """The task is known in every file, and what a file registers is gone after it."""
+    rollenv.list_envs()
+    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    registry.ENV_REGISTRY.pop(words.ID, None)
+    rollenv.register(words.ID, "words:Words", abilities=["oracle", "random_action", "state_key"], indexed=True)
+    yield
+    registry.ENV_REGISTRY = before
 
 
 @pytest.fixture(scope="session")

@@ -20,12 +20,9 @@ from rollenv.trainers.config import load_config
 from rollenv.trainers.ranks import Ranks
 
 SMALL = [
-    "threads=1", f"env.id={words.ID}", "env.kwargs={}", "eval.kwargs={}", "model.size.hidden=16",
-    "model.size.layers=2", "model.size.heads=2", "model.size.intermediate=16", "model.warm_up.steps=20",
-    "model.warm_up.episodes=30", "model.warm_up.batch_size=16", "prompt.template='{observation}>'",
-    "rollout.groups_per_batch=5", "rollout.group_size=3", "rollout.max_new_tokens=3", "optimizer.lr=1e-3",
-    "optimizer.warmup_iterations=0", "optimizer.minibatch_sequences=8", "optimizer.micro_batch_tokens=24",
-    "eval.episodes=4", "eval.every=2", "model.sync=copy", "optimizer.epochs=1",
+    *(key for key in words.RUN if key != "checkpoint_every=1"), "model.size.layers=2", "model.warm_up.steps=20",
+    "rollout.groups_per_batch=5", "rollout.group_size=3", "optimizer.lr=1e-3", "optimizer.minibatch_sequences=8",
+    "optimizer.micro_batch_tokens=24", "model.sync=copy", "optimizer.epochs=1",
 ]  # fmt: skip
 
 #: Seconds that ranks may take on a busy machine.

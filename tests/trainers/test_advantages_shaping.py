@@ -14,7 +14,6 @@ from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages import (
     RunningMoments,
     difficulty_weights,
-    group_normalize,
     length_weights,
     normalize,
     overlong_penalty,
@@ -43,12 +42,6 @@ def test_normalize_takes_each_statistic_over_its_scope(case, mean_over, std_over
     result = normalize(values, case.groups, mean=mean_over, std=std_over, running=running)
     assert result == pytest.approx(expected, abs=1e-8)
     assert running.count == 3
-
-
-@given(cases())
-def test_normalize_by_group_is_group_normalize(case):
-    expected = group_normalize(case.totals, case.groups, std=True)
-    assert normalize(case.totals, case.groups) == pytest.approx(expected)
 
 
 def test_normalize_without_moments_to_run_on_is_refused():

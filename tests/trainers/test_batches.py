@@ -11,7 +11,6 @@ import pytest
 import words
 
 import rollenv
-from rollenv.core import registry
 from rollenv.core.errors import UsageError
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
@@ -23,26 +22,9 @@ SAME = "test:SameWords-v0"
 UNSOLVED = "test:UnsolvedWords-v0"
 
 BASE = [
-    "threads=1",
-    "iterations=6",
-    "checkpoint_every=2",
-    "env.kwargs={}",
-    "eval.kwargs={}",
-    f"env.id={words.ID}",
-    "model.size.hidden=16",
-    "model.size.layers=1",
-    "model.size.heads=2",
-    "model.size.intermediate=16",
-    "model.warm_up.steps=20",
-    "model.warm_up.episodes=30",
-    "prompt.template='{observation}>'",
-    "rollout.groups_per_batch=3",
-    "rollout.group_size=3",
-    "rollout.max_new_tokens=3",
-    "optimizer.lr=5e-2",
-    "eval.episodes=4",
-    "eval.every=3",
-]
+    *words.RUN, "iterations=6", "checkpoint_every=2", "model.warm_up.steps=20", "rollout.groups_per_batch=3",
+    "rollout.group_size=3", "optimizer.lr=5e-2", "eval.every=3",
+]  # fmt: skip
 
 
 class SlowWords(words.Words):
@@ -71,17 +53,10 @@ class UnsolvedWords(words.Words):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _words():
-    rollenv.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    abilities = ["oracle", "random_action", "state_key"]
-    registry.ENV_REGISTRY.pop(words.ID, None)  # other files leave it there
-    rollenv.register(words.ID, "words:Words", abilities=abilities, indexed=True)
-    rollenv.register(SLOW, "test_batches:SlowWords", abilities=abilities, indexed=True)
-    rollenv.register(SAME, "test_batches:SameWords", abilities=abilities, indexed=True)
-    rollenv.register(UNSOLVED, "test_batches:UnsolvedWords", abilities=abilities, indexed=True)
-    yield
-    registry.ENV_REGISTRY = before
+def _others(_words):
+    for env_id, name in ((SLOW, "SlowWords"), (SAME, "SameWords"), (UNSOLVED, "UnsolvedWords")):
+        abilities = ["oracle", "random_action", "state_key"]
+        rollenv.register(env_id, f"test_batches:{name}", abilities=abilities, indexed=True)
 
 
 def start(path, *overrides) -> Trainer:
@@ -220,8 +195,9 @@ def test_the_cache_of_an_engine_is_dropped_where_the_engine_runs(tmp_path):
         assert where == [trainer.manager._loop.thread] * 3
 
 
-def test_an_error_of_the_task_reaches_the_trainer_and_ends_the_thread(tmp_path):
-    with start(tmp_path / "run", "batches.kind=stream") as trainer:
+@pytest.mark.parametrize("kind", [["batches.kind=stream"], ["batches.kind=early", "optimizer.epochs=1"]])
+def test_an_error_of_the_task_reaches_the_trainer_and_ends_the_thread(tmp_path, kind):
+    with start(tmp_path / "run", *kind) as trainer:
         trainer.state.source.template.kwargs["nonsense"] = 1
         with pytest.raises(UsageError, match="nonsense"):
             trainer.fit()

@@ -13,24 +13,20 @@ from typing import get_args
 import pytest
 import words
 from pydantic import BaseModel
+from tiny_runs import numbers
 
-import rollenv
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import registry
 from rollenv.trainers.config import TrainConfig, load_config
 from rollenv.trainers.config.section import union_of
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
 BASE = [
-    "threads=1", "iterations=2", "checkpoint_every=1", "keep_checkpoints=2", "env.kwargs={}", "eval.kwargs={}",
-    f"env.id={words.ID}", "model.size.hidden=16", "model.size.layers=1", "model.size.heads=2",
-    "model.size.intermediate=16", "model.warm_up.steps=100", "model.warm_up.lr=1e-2", "model.warm_up.episodes=30", "model.warm_up.batch_size=16",
-    "prompt.template='{observation}>'", "rollout.groups_per_batch=3", "rollout.group_size=3",
-    "rollout.max_new_tokens=3", "optimizer.lr=5e-2", "optimizer.warmup_iterations=0", "optimizer.final_lr=1.0",
-    "optimizer.minibatch_sequences=4",   "eval.episodes=4", "eval.every=2",
+    *words.RUN, "iterations=2", "keep_checkpoints=2", "model.warm_up.steps=100", "model.warm_up.lr=1e-2",
+    "rollout.groups_per_batch=3", "rollout.group_size=3", "optimizer.lr=5e-2", "optimizer.final_lr=1.0",
+    "optimizer.minibatch_sequences=4",
 ]  # fmt: skip
 
 #: Keys that change no number and no file that a run compares by, and why.
@@ -232,17 +228,6 @@ QUICK = {
 ALL = [(tuple(base), change) for case in CASES for change, base in case.items()]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _words() -> Iterator[None]:
-    rollenv.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    abilities = ["oracle", "random_action", "state_key"]
-    registry.ENV_REGISTRY.pop(words.ID, None)  # other files leave it there
-    rollenv.register(words.ID, "words:Words", abilities=abilities, indexed=True)
-    yield
-    registry.ENV_REGISTRY = before
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A chat model."""
@@ -266,14 +251,16 @@ def outcome(folder, tmp_path_factory):
         config = load_config("sokoban", [*base_of(overrides, folder), f"run_dir={path}"])
         with Trainer(config, RunDir.create(config, "sokoban")) as trainer:
             trainer.fit()
-        clock = ("time/", "cpu/", "tokens_per_s")
-        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-        rows = [{k: v for k, v in row.items() if not k.startswith(clock)} for row in rows]
         weights = sorted(path.glob("checkpoints/*/model.safetensors"))[-1]
         episodes = [json.loads(line) for line in (path / "episodes.jsonl").read_text().splitlines()]
         played = [[(t["prompt_ids"], t["response_ids"]) for t in e["turns"]] for e in episodes]
         files = sorted({str(p.relative_to(path)).partition(".tfevents")[0] for p in path.rglob("*")})
-        return json.dumps(rows), hashlib.sha256(weights.read_bytes()).hexdigest(), json.dumps(played), tuple(files)
+        return (
+            json.dumps(numbers(path)),
+            hashlib.sha256(weights.read_bytes()).hexdigest(),
+            json.dumps(played),
+            tuple(files),
+        )
 
     return run
 

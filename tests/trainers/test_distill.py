@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,14 +13,11 @@ from rollenv import UsageError
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import registry
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience, with_successful_sibling
-from rollenv.trainers.policies.attention import PackedRow
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.local import LocalPolicy
-from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.training_state import restore
@@ -50,12 +46,8 @@ class Hidden(rollenv.Env):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _hidden():
-    rollenv.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+def _hidden(_words):
     rollenv.register(ID, "test_distill:Hidden", abilities=[], indexed=True)
-    yield
-    registry.ENV_REGISTRY = before
 
 
 @pytest.fixture(scope="module")
@@ -217,18 +209,3 @@ def test_what_is_longer_than_the_context_is_left_without_a_sibling():
     assert first in with_successful_sibling(data, need)[1]
     assert first not in with_successful_sibling(data, need - 1)[1]
     assert with_successful_sibling(data, 0)[1] == []
-
-
-def test_a_sibling_changes_what_the_model_says_as_its_tokens_before_the_prompt_do():
-    tokenizer = build_tokenizer(["up down"], 270)
-    policy = LocalPolicy(build_model(SIZE, tokenizer, 0))
-    data = experience(batch([[True, False]]), "turn")
-    shown, taught = with_successful_sibling(data, 500)
-    with torch.no_grad():
-        found = policy.logprobs(pack(shown, taught)).logprobs.numpy()
-        expected = []
-        for i in taught:
-            ids = torch.tensor(shown.samples[i].ids)
-            scores = policy.model(input_ids=ids[None], packed_row=PackedRow.of(len(ids))).logits[0].log_softmax(-1)
-            expected += [float(scores[p - 1, ids[p]]) for p in np.flatnonzero(shown.samples[i].mask)]
-    np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-import json
 import os
 import random
 import signal
@@ -13,6 +12,7 @@ import signal
 import pytest
 import torch
 import words
+from tiny_runs import numbers
 from waiting import eventually
 
 from rollenv.core.errors import UsageError
@@ -25,21 +25,11 @@ from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.updater import Updater
 
 BASE = [
-    "threads=1", "iterations=4", "checkpoint_every=1", "env.kwargs={}", "eval.kwargs={}", f"env.id={words.ID}",
-    "model.size.hidden=16", "model.size.layers=1", "model.size.heads=2", "model.size.intermediate=16",
-    "model.warm_up.steps=100", "model.warm_up.lr=1e-2", "model.warm_up.episodes=30", "model.warm_up.batch_size=16",
-    "prompt.template='{observation}>'", "rollout.groups_per_batch=6", "rollout.group_size=4",
-    "rollout.max_new_tokens=3", "optimizer.lr=2e-2", "optimizer.warmup_iterations=0", "optimizer.epochs=1",
-    "eval.episodes=4", "eval.every=2",
+    *words.RUN, "iterations=4", "model.warm_up.steps=100", "model.warm_up.lr=1e-2", "rollout.groups_per_batch=6",
+    "rollout.group_size=4", "optimizer.lr=2e-2", "optimizer.epochs=1",
 ]  # fmt: skip
 EARLY = "batches.kind=early"
 COLLECT = ["batches.kind=collect", "optimizer.minibatch_sequences=100000"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _words():
-    with words.registered():
-        yield
 
 
 def config_of(*overrides):
@@ -103,9 +93,7 @@ class HangingEnv:
 
 
 def rows(path) -> list[dict]:
-    found = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    other = ("time/", "cpu/", "tokens_per_s", "sharing")
-    return [{k: v for k, v in row.items() if not k.startswith(other)} for row in found]
+    return [{k: v for k, v in row.items() if k != "sharing"} for row in numbers(path)]
 
 
 def saved_weights(path) -> bytes:
@@ -278,14 +266,6 @@ def test_a_batch_that_was_given_up_leaves_nothing_in_the_next_gradient(played):
     early.add(groups[3])
     gradient, _ = gradient_of(early, groups, [1])
     assert torch.equal(gradient, expected)
-
-
-def test_an_error_of_the_task_reaches_the_trainer_and_ends_the_thread(tmp_path):
-    with start(tmp_path / "run", EARLY) as trainer:
-        trainer.state.source.template.kwargs["nonsense"] = 1
-        with pytest.raises(UsageError, match="nonsense"):
-            trainer.fit()
-    assert not trainer.manager._loop.thread.is_alive()
 
 
 def test_an_error_in_a_gradient_ends_the_episodes_that_still_play(tmp_path):

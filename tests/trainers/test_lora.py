@@ -7,7 +7,7 @@ import json
 import pytest
 import rank_runs
 import torch
-from tiny_runs import saved
+from tiny_runs import numbers, saved
 from transformers import (
     AutoModelForCausalLM,
     GptOssConfig,
@@ -22,25 +22,15 @@ from rollenv import MissingExtra, UsageError
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
-from rollenv.core import registry
 from rollenv.trainers.config import load_config
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.lora import FOR_EXPERTS, Lora, adapt, adapter_of, merged_weights, without
-from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.training_state import begin
 
 LORA = ["model.lora.rank=4", "optimizer.lr=2e-2", "iterations=4", "checkpoint_every=2", "model.sync=auto"]
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _words():
-    registry.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    rank_runs.register()
-    yield
-    registry.ENV_REGISTRY = before
 
 
 def parts_of(*overrides):
@@ -58,11 +48,6 @@ def fit(path, *overrides) -> Trainer:
 def logits(model, **how):
     with torch.no_grad():
         return model(input_ids=IDS, use_cache=False, **how).logits
-
-
-def numbers(path):
-    clock = ("time/", "cpu/", "tokens_per_s")
-    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in read_rows(path / "metrics.jsonl")]
 
 
 @pytest.mark.smoke

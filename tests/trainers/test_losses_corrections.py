@@ -7,11 +7,9 @@ import duals
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rollenv.core.errors import UsageError
 from rollenv.trainers import losses as L
-from rollenv.trainers.diagnostics import effective_sample_size
 
 
 class Ratios:
@@ -67,14 +65,6 @@ def test_weights_are_those_of_the_definition(name, x):
 
 
 @each
-@quick
-@given(duals.batches(), st.integers(0, 3))
-def test_a_sample_has_the_weights_that_it_has_alone(name, x, sample):
-    keep = torch.nonzero(x.sequences == min(sample, int(x.sequences.max())))[:, 0].flip(0)
-    torch.testing.assert_close(CASES[name][0](duals.cut(x, keep)).weights, CASES[name][0](x).weights[keep])
-
-
-@each
 def test_far_ratios_are_finite_and_no_token_is_no_problem(name):
     x = duals.extreme()
     for apart in (x, replace(x, proximal=-x.proximal), duals.cut(x, torch.zeros(0, dtype=torch.int64))):
@@ -106,16 +96,6 @@ def test_opsm_forgets_only_mistakes_that_became_unlikely():
     assert L.opsm(away).weights.tolist() == [0, 1, 1, 1]
     moved = replace(away, logprobs=away.behavior)
     assert L.opsm(moved).weights.tolist() == [1, 1, 1, 1]  # it is the current policy that counts
-
-
-def test_the_effective_sample_size_follows_from_the_means_of_the_metrics():
-    x = duals.batch([[3, 2], [4]], 0.5)
-    c = L.tis(x, cap=None)
-    means = {k: v.mean().item() for k, v in c.metrics.items()}
-    share = means["weight"] ** 2 / means["weight_squared"]
-    assert effective_sample_size(c.weights) == pytest.approx(share)
-    w = c.weights.tolist()
-    assert share == pytest.approx(sum(w) ** 2 / sum(v * v for v in w) / len(w))
 
 
 def test_masked_tokens_lose_their_gradient_and_the_metrics_are_prefixed():

@@ -8,13 +8,12 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 import words
 from test_config_keys import BASE
+from tiny_runs import numbers
 
-import rollenv
 from rollenv import UsageError
-from rollenv.trainers import Trainer, losses
+from rollenv.trainers import Trainer
 from rollenv.trainers.config import differences, load_config, with_settings
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources.configured import source_of
@@ -129,12 +128,6 @@ constant = 3
 
 
 @pytest.fixture(autouse=True)
-def _words():
-    with words.registered():
-        yield
-
-
-@pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """The current folder, with a module that nothing has imported yet."""
     monkeypatch.chdir(tmp_path)
@@ -154,9 +147,7 @@ def trained(name: str, *overrides: str, **functions):
     run = RunDir.create(config, "sokoban")
     with Trainer(config, run, **functions) as trainer:
         trainer.fit()
-    rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
-    clock = ("time/", "cpu/", "tokens_per_s")
-    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in rows], run
+    return numbers(run.path), run
 
 
 def test_a_function_that_computes_grpo_trains_as_grpo(folder):
@@ -346,18 +337,3 @@ def test_a_wrong_function_ends_the_run_with_its_name_and_the_remedy(key, functio
 def test_a_function_may_read_the_entropy_of_the_policy():
     rows, _ = trained("run", "algorithm.name=own_test:surprise", "algorithm.clip_advantage=0.5")
     assert 0 < rows[-1]["advantage/q100"] <= 0.5
-
-
-def test_the_types_that_the_functions_get_are_public():
-    assert rollenv.trainers.LossInput is losses.LossInput
-    for field in ("rewards", "returns", "groups", "turn", "trajectory", "logprobs"):
-        assert hasattr(rollenv.trainers.AdvantageInput, field) or field in (
-            rollenv.trainers.AdvantageInput.__dataclass_fields__
-        )
-    assert torch.equal(
-        losses.reinforce(
-            losses.LossInput(*(torch.ones(2) for _ in range(4)), *(torch.zeros(2, dtype=torch.int64) for _ in range(2)))
-        ).values,
-        torch.full((2,), -1.0),
-    )
-    assert np.isfinite(rollenv.trainers.grpo([1.0, 0.0], [0, 0])).all()

@@ -25,11 +25,9 @@ ROWS = [{"question": f"What is {n} + {n}?", "answer": str(2 * n), "level": n} fo
 QA = "test:Sums-v0"
 
 
-@pytest.fixture(autouse=True)
-def _words():
-    with words.registered():
-        rollenv.register(QA, "rollenv.envs.qa.env:QaEnv", abilities=["oracle"], indexed=True, dataset=ROWS)
-        yield
+@pytest.fixture(scope="module", autouse=True)
+def _sums(_words):
+    rollenv.register(QA, "rollenv.envs.qa.env:QaEnv", abilities=["oracle"], indexed=True, dataset=ROWS)
 
 
 def played(function, tasks=6, agent=None):

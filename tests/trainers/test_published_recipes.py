@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rollenv
-from rollenv.trainers.config import load_config, recipes
+from rollenv.trainers.config import load_config
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -25,11 +25,6 @@ PUBLISHED = {
 def test_webshop_as_published(section):
     found = getattr(load_config("webshop_published"), section).model_dump()
     assert {key: found[key] for key in PUBLISHED[section]} == PUBLISHED[section]
-
-
-@pytest.mark.parametrize("recipe", ["webshop_published", "roll_sokoban"])
-def test_no_recipe_lists_what_it_has_no_key_for(recipe):
-    assert "no key" not in recipes()[recipe].read_text()
 
 
 def test_a_penalty_is_taken_once():
@@ -55,20 +50,3 @@ def test_rewards_of_a_grid_are_a_table_too():
         assert env.step("nonsense")[1:3] == (-0.5, False)
     with pytest.raises(rollenv.UsageError, match="'sucess'"):
         rollenv.make("roll:FrozenLake-v0", rewards={"sucess": 1.0})
-
-
-def test_settings_of_prompts_and_draws_reach_the_player(small):
-    from rollenv.core.wrappers.factory import with_tokenizer
-    from rollenv.trainers.models import initial_agent
-
-    changes = [
-        "model.warm_up.steps=0",
-        "model.warm_up.episodes=20",
-        "rollout.max_prompt_tokens=77",
-        "rollout.top_p=0.9",
-        "rollout.top_k=7",
-    ]
-    config = load_config("sokoban", [*small, *changes])
-    player = initial_agent(config, with_tokenizer(config.env.wrappers, ""), lambda *_: None)
-    assert player.prompt.max_tokens == 77
-    assert (player.sampling.top_p, player.sampling.top_k) == (0.9, 7)

@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_runs import Together, register, settings
+from rank_runs import Together, settings
+from tiny_runs import numbers
 from torch.distributed import checkpoint as dcp
 
 from rollenv import MissingExtra, UsageError
 from rollenv.agents.local import LocalAgent
-from rollenv.core import registry
 from rollenv.rollout.manager import RolloutManager
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
 from rollenv.trainers.experience import experience, shares
 from rollenv.trainers.ranks import ALONE, RankLost, Ranks
-from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.training_state import begin, restore
 from rollenv.trainers.updater import Updater
@@ -84,15 +84,11 @@ def learned_all(ranks: Ranks, names: list[str]):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _words():
-    registry.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    register()
+def _one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-    registry.ENV_REGISTRY = before
 
 
 def smooth(row: dict[str, float]):
@@ -263,15 +259,9 @@ def trained(ranks: Ranks, path: Path, *overrides: str, die=(-1, "update", -1)):
         with Trainer(config, run, ranks=ranks) as trainer:
             trainer.fit()
             weights = {name: weight.clone() for name, weight in trainer.state.policy.named_weights()}
-            return weights, logged(path)
+            return weights, numbers(path)
     finally:
         setattr(owner, name, real)
-
-
-def logged(path: Path):
-    clock = ("time/", "cpu/", "tokens_per_s")
-    found = read_rows(path / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in found]
 
 
 PPO = ["algorithm.name=ppo", "algorithm.critic.lr=1e-3", "rewards.mean=running", "kl.name=reward", "kl.target=0.01"]

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from rank_runs import register, settings
+from rank_runs import settings
 from ray_cluster import local_cluster, ray, search_path
-from tiny_runs import SIZE, saved
+from tiny_runs import SIZE, numbers, saved
 
 from rollenv import UsageError
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model
-from rollenv.core import registry
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
 from rollenv.trainers.config import load_config
@@ -31,25 +30,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.early]
 RANKS = ["placement.ranks=2", "placement.cpus=1", "checkpoint_every=1", "eval.every=1"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _words():
-    registry.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    register()
-    os.environ["PYTHONPATH"] = search_path(__file__)
-    yield
-    registry.ENV_REGISTRY = before
-
-
 @pytest.fixture(scope="module")
-def cluster(_words):
+def cluster():
+    os.environ["PYTHONPATH"] = search_path(__file__)
     with local_cluster(2) as cluster:
         yield cluster
-
-
-def logged(path: Path):
-    clock = ("time/", "cpu/", "tokens_per_s")
-    return [{k: v for k, v in r.items() if not k.startswith(clock)} for r in read_rows(path / "metrics.jsonl")]
 
 
 def train(path: Path, *overrides: str, resume: bool = False, watch=lambda *_: None):
@@ -102,7 +87,7 @@ def test_a_killed_rank_costs_a_restart_and_changes_no_number(whole, tmp_path):
         tmp_path / "run", "iterations=4", "placement.max_failures=1",
         watch=lambda *news: (told.append(news), watch(*news)),
     )  # fmt: skip
-    assert logged(tmp_path / "run") == logged(whole)
+    assert numbers(tmp_path / "run") == numbers(whole)
     assert Path(result.checkpoint).name == "step-000004"
     assert sum(news[1] == 4 for news in told if news[0] == "training") == 1
     one, other = (LocalAgent.load(checkpoint.checkpoints(p / "checkpoints")[-1]) for p in (whole, tmp_path / "run"))
@@ -113,7 +98,7 @@ def test_without_restarts_a_killed_rank_ends_the_run_and_says_how_to_go_on(whole
     with pytest.raises(RankFailed, match=r"rank \d.*step-00000\d.*--resume"):
         train(tmp_path / "run", "iterations=4", watch=when(2, lambda: kill_rank(1)))
     train(tmp_path / "run", "iterations=4", resume=True)
-    assert logged(tmp_path / "run") == logged(whole)
+    assert numbers(tmp_path / "run") == numbers(whole)
 
 
 def test_a_lost_node_costs_a_restart_and_changes_no_number(cluster, whole, tmp_path):
@@ -130,7 +115,7 @@ def test_a_lost_node_costs_a_restart_and_changes_no_number(cluster, whole, tmp_p
 
     train(tmp_path / "run", "iterations=4", "placement.max_failures=1", watch=when(2, lose))
     assert lost.wait(30)
-    assert logged(tmp_path / "run") == logged(whole)
+    assert numbers(tmp_path / "run") == numbers(whole)
 
 
 class Held:

@@ -17,10 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 import words
+from tiny_runs import numbers
 
-import rollenv
 from rollenv import UsageError
-from rollenv.core import registry
 from rollenv.trainers import checkpoint
 from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.config import load_config, with_settings
@@ -33,12 +32,8 @@ from rollenv.trainers.updater import StepTotals
 pytestmark = pytest.mark.early
 
 PLAIN = [
-    "threads=1", "iterations=3", "checkpoint_every=1", "keep_checkpoints=2", f"env.id={words.ID}", "env.kwargs={}",
-    "eval.kwargs={}", "model.size.hidden=16", "model.size.layers=1", "model.size.heads=2",
-    "model.size.intermediate=16", "model.warm_up.steps=20", "model.warm_up.episodes=30", "model.warm_up.batch_size=16",
-    "prompt.template='{observation}>'", "rollout.groups_per_batch=3", "rollout.group_size=3",
-    "rollout.max_new_tokens=3", "optimizer.lr=1e-2", "optimizer.warmup_iterations=0",
-    "optimizer.minibatch_sequences=4", "optimizer.epochs=1", "eval.episodes=4", "eval.every=2",
+    *words.RUN, "iterations=3", "keep_checkpoints=2", "model.warm_up.steps=20", "rollout.groups_per_batch=3",
+    "rollout.group_size=3", "optimizer.lr=1e-2", "optimizer.minibatch_sequences=4", "optimizer.epochs=1",
 ]  # fmt: skip
 MIXTURE = [
     "tasks.kind=mixture",
@@ -61,26 +56,9 @@ COMMAND = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _words():
-    rollenv.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    abilities = ["oracle", "random_action", "state_key"]
-    registry.ENV_REGISTRY.pop(words.ID, None)  # other files leave it there
-    rollenv.register(words.ID, "words:Words", abilities=abilities, indexed=True)
-    yield
-    registry.ENV_REGISTRY = before
-
-
 def start(path, overrides) -> Trainer:
     config = load_config("sokoban", [*PLAIN, *overrides, f"run_dir={path}"])
     return Trainer(config, RunDir.create(config, "sokoban"))
-
-
-def rows(run: Path):
-    clock = ("time/", "cpu/", "tokens_per_s")
-    found = read_rows(run / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in found]
 
 
 # -- kills -------------------------------------------------------------------------------------------------------------
@@ -141,7 +119,7 @@ def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(tmp_path, name,
         _, said = process.communicate()
         assert process.returncode in (0, -signal.SIGKILL), said
     run_to_its_end(f"run_dir={killed}", *overrides, "--resume")
-    assert rows(killed) == rows(whole)
+    assert numbers(killed) == numbers(whole)
     assert same(state(killed), state(whole))
 
 
@@ -174,7 +152,7 @@ def test_a_run_that_stops_after_any_iteration_goes_on_to_the_same_state(tmp_path
             if stop < 3:
                 run.watch = interrupt_after(stop)
             run.fit()
-    assert rows(tmp_path / "part") == rows(tmp_path / "whole")
+    assert numbers(tmp_path / "part") == numbers(tmp_path / "whole")
     assert same(state(tmp_path / "part"), state(tmp_path / "whole"))
 
 
@@ -207,7 +185,7 @@ def test_a_run_that_is_terminated_saves_and_goes_on_to_the_same_state(tmp_path, 
         assert signal.getsignal(signal.SIGTERM) == before
     with Trainer(RunDir.resume(tmp_path / "part")[1], RunDir(tmp_path / "part")) as last:
         last.fit()
-    assert rows(tmp_path / "part") == rows(tmp_path / "whole")
+    assert numbers(tmp_path / "part") == numbers(tmp_path / "whole")
     assert same(state(tmp_path / "part"), state(tmp_path / "whole"))
 
 
@@ -250,10 +228,10 @@ def test_a_run_goes_on_whatever_became_of_its_metrics(tmp_path, finished, damage
     path = tmp_path / "run"
     shutil.copytree(finished, path)
     file = path / "metrics.jsonl"
-    before = rows(path)
+    before = numbers(path)
     text = DAMAGES[damage](file.read_text())
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
-    left = [row for row in rows(path) if row in before]
+    left = [row for row in numbers(path) if row in before]
     assert ("holds no row" in caplog.text) == (damage != "empty")
     assert len(left) == len(before) - {"empty": 2, "a cut line": 1, "a cut end": 1}.get(damage, 0)
     run, config = RunDir.resume(path)
@@ -261,7 +239,7 @@ def test_a_run_goes_on_whatever_became_of_its_metrics(tmp_path, finished, damage
         with Trainer(config.model_copy(update={"iterations": iterations}), run) as trainer:
             result = trainer.fit()
         assert {"eval/success", "eval/reward"} <= result.before.keys() & result.after.keys()
-        assert rows(path)[: len(left)] == left
+        assert numbers(path)[: len(left)] == left
     run.discard_unless_begun()
     assert path.exists()
 
@@ -391,9 +369,9 @@ def test_a_loss_or_gradient_that_is_not_finite_is_left_out_or_stops_and_spoils_n
         poisoned(run, where, 2)
         run.fit()
         assert everything_finite(run)
-    assert sum(row.get("skipped_steps", 0) for row in rows(tmp_path / "skip")) == 1
+    assert sum(row.get("skipped_steps", 0) for row in numbers(tmp_path / "skip")) == 1
     assert "was skipped" in caplog.text
-    assert all(abs(v) < float("inf") for row in rows(tmp_path / "skip") for v in row.values())
+    assert all(abs(v) < float("inf") for row in numbers(tmp_path / "skip") for v in row.values())
     with start(tmp_path / "stop", [*overrides, "optimizer.on_nonfinite=stop"]) as run:
         poisoned(run, where, 2)
         with pytest.raises(TrainingError, match=r"nan|inf"):
@@ -493,7 +471,7 @@ def test_runs_at_the_ends_of_what_is_possible_stay_finite(tmp_path, overrides):
     with start(tmp_path / "run", overrides) as run:
         run.fit()
         assert everything_finite(run)
-    assert [row["iteration"] for row in rows(tmp_path / "run")] == [0, 1, 2, 3]
+    assert [row["iteration"] for row in numbers(tmp_path / "run")] == [0, 1, 2, 3]
 
 
 @pytest.mark.integration
@@ -570,7 +548,7 @@ def test_any_combination_trains_or_says_why_not(tmp_path, number, caplog):
         run.fit()
         assert everything_finite(run)
         moved = not torch.equal(before, weights_of(run.state.policy))
-    found = rows(tmp_path / "run")
+    found = numbers(tmp_path / "run")
     assert [row["iteration"] for row in found] == [0, 1, 2]
     assert all(math.isfinite(v) for row in found for v in row.values())
     told = "no learning signal" in caplog.text

@@ -19,10 +19,8 @@ from rollenv.agents.tiny.warm_up import Scene, _chat_ids, _demonstrations, _less
 from rollenv.cli.train import _conclude
 from rollenv.envs.data.rows import load_rows
 from rollenv.report import open_run, summary
-from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory, Turn
-from rollenv.trainers.config import load_config, recipes
-from rollenv.trainers.experience import experience
+from rollenv.trainers.config import load_config
 from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.sources import SourcedTask
@@ -229,18 +227,6 @@ def test_what_a_tool_says_is_the_tools_in_a_demonstration(chatting):
     assert texts[2].split() == ["Code", "execution", "result:", shown[1].expert]
 
 
-@pytest.mark.parametrize("env_id", ["tool:Calculator-v0"])
-def test_a_conversation_is_one_sample_of_several_turns(chatting, env_id):
-    with RolloutManager(chatting) as manager:
-        (group,) = manager.collect([Task(env_id, 3, {"max_turns": 3})], 4)
-    data = experience([group], "trajectory")
-    assert [len(t.turns) for t in group] == [3, 3, 3, 3], "this model answers nothing"
-    assert len(data.samples) == len(group.trajectories)
-    for sample, trajectory in zip(data.samples, group, strict=True):
-        assert sample.mask.sum() == sum(len(turn.response_ids) for turn in trajectory.turns)
-        assert tuple(sample.ids[: len(trajectory.turns[-1].prompt_ids)]) == trajectory.turns[-1].prompt_ids
-
-
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
@@ -330,14 +316,6 @@ def test_the_recipes_for_real_models_can_be_looked_at(recipe, rollenv_command, t
     done = rollenv_command("train", recipe, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "nothing was started" in done.stdout
-
-
-@pytest.mark.parametrize("recipe", REAL)
-def test_the_recipes_for_real_models_name_the_keys_of_roll(recipe):
-    config = load_config(recipe)
-    assert (config.rollout.groups_per_batch, config.rollout.group_size, config.optimizer.lr) == (64, 8, 1e-6)
-    assert (config.algorithm.clip_advantage, config.rewards.clip, config.loss.dual) == (2.0, 10.0, 1.4)
-    assert "# ROLL: " in recipes()[recipe].read_text()
 
 
 @pytest.mark.slow

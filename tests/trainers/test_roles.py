@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 
 import pytest
-from rank_runs import SMALL, register, settings
+from rank_runs import SMALL, settings
 from ray_cluster import MEMORY, local_cluster, ray, search_path
+from tiny_runs import numbers
 
 from rollenv import UsageError
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import registry
 from rollenv.trainers.config import load_config
 from rollenv.trainers.config.placement import PlacementConfig
 from rollenv.trainers.launch import _scaling, train_on_ranks
-from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
 ROLES = [
@@ -26,18 +26,9 @@ ROLES = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _words():
-    registry.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    register()
-    os.environ["PYTHONPATH"] = search_path(__file__)
-    yield
-    registry.ENV_REGISTRY = before
-
-
 @pytest.fixture
 def cluster():
+    os.environ["PYTHONPATH"] = search_path(__file__)
     with local_cluster(1) as cluster:
         cluster.add_node(num_cpus=1, resources={"apart": 1}, object_store_memory=MEMORY)
         cluster.wait_for_nodes()
@@ -71,8 +62,7 @@ def train(path, model, *overrides, within=lambda trainer: None):
         with Trainer(config, run) as trainer:
             within(trainer)
             trainer.fit()
-    clock = ("time/", "cpu/", "tokens_per_s")
-    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in read_rows(path / "metrics.jsonl")]
+    return numbers(path)
 
 
 @pytest.mark.integration

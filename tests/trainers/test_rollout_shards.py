@@ -12,11 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from rank_runs import register, settings
+from rank_runs import settings
 from ray_cluster import local_cluster, ray, search_path
 
 from rollenv import UsageError
-from rollenv.core import registry
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.ray_shards import ActorShard
 from rollenv.trainers.batches import Batches
@@ -31,12 +30,9 @@ STREAM = ["batches.kind=stream", "batches.max_staleness=1"]
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    register()
     os.environ["PYTHONPATH"] = search_path(__file__)
     with local_cluster(2) as cluster:
         yield cluster
-    registry.ENV_REGISTRY = before
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rank_runs import register
 from rank_runs import settings as small
 from transformers import AutoModelForCausalLM, Qwen2Config
 
@@ -21,7 +20,6 @@ from rollenv.agents.engines.base import Sampling, read_routes, room_for, write_r
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import registry
 from rollenv.core.errors import UsageError
 from rollenv.rollout.records.samples import trajectory_samples
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
@@ -36,13 +34,6 @@ from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
 MOE = ["model.size.experts=4", "optimizer.old_logprobs=recomputed", "iterations=2", "kl.name=loss"]
-
-
-@pytest.fixture(autouse=True)
-def _words(monkeypatch):
-    registry.list_envs()
-    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
-    register()
 
 
 def numbers(*layers, chosen):

@@ -7,7 +7,9 @@ import json
 import card_game
 import numpy as np
 import pytest
+import words
 from card_game import ID, Cards
+from tiny_runs import numbers
 
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.trainers import advantages
@@ -17,12 +19,9 @@ from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.training_state import TrainingState
 
 BASE = [
-    "threads=1", "iterations=4", "checkpoint_every=1", "env.kwargs={}", "eval.kwargs={}", f"env.id={ID}",
-    "model.size.hidden=16", "model.size.layers=1", "model.size.heads=2", "model.size.intermediate=16",
-    "model.warm_up.steps=30", "model.warm_up.lr=1e-2", "model.warm_up.episodes=30", "model.warm_up.batch_size=16",
-    "prompt.template='{observation}>'", "rollout.groups_per_batch=6", "rollout.group_size=4", "rollout.temperature=3",
-    "rollout.max_new_tokens=4", "optimizer.lr=2e-2", "optimizer.warmup_iterations=0", "optimizer.epochs=1",
-    "eval.episodes=10", "eval.every=2",
+    *words.RUN, "iterations=4", f"env.id={ID}", "model.warm_up.steps=30", "model.warm_up.lr=1e-2",
+    "rollout.groups_per_batch=6", "rollout.group_size=4", "rollout.temperature=3", "rollout.max_new_tokens=4",
+    "optimizer.lr=2e-2", "optimizer.epochs=1", "eval.episodes=10",
 ]  # fmt: skip
 
 
@@ -40,8 +39,7 @@ def start(path, *overrides) -> Trainer:
 def fit(path, *overrides):
     with start(path, *overrides) as trainer:
         trainer.fit()
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "cpu/", "tokens_per"))} for row in rows]
+    return numbers(path)
 
 
 KINDS = {

@@ -6,7 +6,6 @@ import json
 import math
 
 import pytest
-import words
 from test_early import COLLECT, EARLY, start
 
 from rollenv import UsageError
@@ -16,12 +15,6 @@ from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout.records.stored import stored
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers import Learner
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _words():
-    with words.registered():
-        yield
 
 
 def rows(file):

@@ -27,12 +27,6 @@ from rollenv.trainers.trainer import Trainer
 SAID = [{"role": "user", "content": "what is 2 + 3"}, {"role": "assistant", "content": "5"}]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _words():
-    with words.registered():
-        yield
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return tiny_runs.chat_model(tmp_path_factory.mktemp("a chat model"))
@@ -340,12 +334,13 @@ def test_a_run_that_was_interrupted_goes_on_with_equal_numbers(model, tmp_path, 
     run, config = RunDir.resume(tmp_path / "cut")
     with Trainer(config, run) as resumed:
         resumed.fit()
-    assert tiny_runs.numbers(resumed) == tiny_runs.numbers(whole)
+    expected = tiny_runs.numbers(tmp_path / "whole")
+    assert tiny_runs.numbers(tmp_path / "cut") == expected
     if algorithm == "sft":
-        losses = [row["eval/loss"] for row in tiny_runs.numbers(whole) if "eval/loss" in row]
+        losses = [row["eval/loss"] for row in expected if "eval/loss" in row]
         assert losses[-1] < losses[0]
     else:
-        assert {"pairs", "rewards/chosen"} <= tiny_runs.numbers(whole)[-1].keys()
+        assert {"pairs", "rewards/chosen"} <= expected[-1].keys()
 
 
 def _interrupt_at(iteration):

@@ -147,16 +147,6 @@ def test_gradients_are_those_of_a_padded_batch(loss, samples):
     torch.testing.assert_close(*both("qwen2", data, LOSSES[loss], most=90)[::-1], **EXACT)
 
 
-@pytest.mark.combinations
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("checkpointing", [True, False])
-@pytest.mark.parametrize("name", MODELS)
-def test_they_are_for_every_model_with_and_without_checkpointing(name, checkpointing, tied):
-    settings = LOSSES["clip, entropy, mean of sequences"]
-    expected, found = both(name, batch("turn", 1), settings, checkpointing=checkpointing, tied=tied)
-    torch.testing.assert_close(found, expected, **EXACT)
-
-
 @pytest.mark.parametrize("kind", ["model", "head"])
 def test_a_critic_learns_the_same_from_trees(kind):
     data, model = batch("turn"), model_of("qwen2")

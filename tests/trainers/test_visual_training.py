@@ -35,7 +35,7 @@ def test_a_visual_run_trains_and_resumes_to_the_same_numbers(tmp_path):
     run, config = RunDir.resume(tmp_path / "part")
     again = Trainer(config.model_copy(update={"iterations": 2}), run)
     again.fit()
-    mine, its = numbers(again), numbers(whole)
+    mine, its = numbers(again.run.path), numbers(whole.run.path)
     assert [row["iteration"] for row in mine] == [row["iteration"] for row in its]
     for key, value in its[-1].items():
         assert mine[-1][key] == pytest.approx(value), key

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import torch
 
 from rollenv.agents.engines.local import load_weights
@@ -14,7 +12,7 @@ from rollenv.trainers.batches import weights_for_player
 from rollenv.trainers.config import load_config
 from rollenv.trainers.policies.attention import PackedRow
 from rollenv.trainers.policies.local import LocalPolicy
-from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
 CHATML = (
@@ -49,8 +47,9 @@ def chat_model(path):
     return path
 
 
-def numbers(run):
-    rows = [json.loads(line) for line in run.run.metrics_file.read_text().splitlines()]
+def numbers(path):
+    """The metrics of a run's folder, without what depends on the clock."""
+    rows = read_rows(path / "metrics.jsonl")
     return [{k: v for k, v in row.items() if not k.startswith(("time/", "cpu/", "tokens_per_s"))} for row in rows]
 
 

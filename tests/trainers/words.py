@@ -1,12 +1,16 @@
 """A task for runs of a second: say the words that are shown. Rewards differ from answer to answer."""
 
-import contextlib
-
 import rollenv
-from rollenv.core import registry
 
 ID = "test:Words-v0"
 WORDS = ("up", "down", "left", "right")
+#: Overrides of the Sokoban recipe: a run of a second.
+RUN = [
+    "threads=1", f"env.id={ID}", "env.kwargs={}", "eval.kwargs={}", "model.size.hidden=16", "model.size.layers=1",
+    "model.size.heads=2", "model.size.intermediate=16", "model.warm_up.episodes=30", "model.warm_up.batch_size=16",
+    "prompt.template='{observation}>'", "rollout.max_new_tokens=3", "optimizer.warmup_iterations=0",
+    "checkpoint_every=1", "eval.episodes=4", "eval.every=2",
+]  # fmt: skip
 
 
 class Words(rollenv.Env):
@@ -51,19 +55,6 @@ def ranked(members):
 def letters(answer):
     """Pays for an answer by its length."""
     return float(len(answer))
-
-
-@contextlib.contextmanager
-def registered():
-    """With the id, which other files may have left there, and without what the block registers afterwards."""
-    rollenv.list_envs()
-    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
-    registry.ENV_REGISTRY.pop(ID, None)
-    rollenv.register(ID, "words:Words", abilities=["oracle", "random_action", "state_key"], indexed=True)
-    try:
-        yield
-    finally:
-        registry.ENV_REGISTRY = before
 
 
 def measured(player, config):
