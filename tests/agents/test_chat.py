@@ -496,8 +496,7 @@ PARTS = [
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
-    ("message", "raw"),
-    [({"content": PARTS}, ""), ({"content": "up", "reasoning": "hm"}, "<think>hm</think>\nup")],
+    ("message", "raw"), [({"content": PARTS}, ""), ({"content": "up", "reasoning": "hm"}, "<think>hm</think>\nup")]
 )
 def test_thoughts_and_texts_in_parts_are_read(message, raw, streaming):
     with ChatServer(replying(completion(message=message), delta(message))) as server:

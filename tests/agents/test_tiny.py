@@ -61,14 +61,7 @@ def warm(reports: list[str], **changes) -> LocalAgent:
 
 @pytest.mark.parametrize(
     ("env_id", "context", "says"),
-    [
-        (
-            "game:GuessTheNumber-v0-easy",
-            512,
-            r"rollout\.max_new_tokens=1",
-        ),
-        (ENV, 2, r"model\.size\.context=2"),
-    ],
+    [("game:GuessTheNumber-v0-easy", 512, r"rollout\.max_new_tokens=1"), (ENV, 2, r"model\.size\.context=2")],
 )
 def test_what_can_never_fit_is_said_before_it_is_imitated(env_id, context, says, tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
@@ -128,8 +121,7 @@ class Bare(rollenv.Env):
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
-    [({"expert": None}, "episode"), ({"observation": ""}, "empty"), ({"expert": ""}, "empty")],
+    ("changes", "says"), [({"expert": None}, "episode"), ({"observation": ""}, "empty"), ({"expert": ""}, "empty")]
 )
 def test_what_cannot_be_imitated_is_said(changes, says):
     made = type("Made", (Bare,), changes)

@@ -17,10 +17,7 @@ from rollenv.rollout.workers.ray import RayWorkers
 
 pytestmark = pytest.mark.integration
 QUICK = EpisodeLimits(max_backoff=0.0)
-OPTIONS = {
-    "num_cpus": 0.5,
-    "runtime_env": {"env_vars": {"PYTHONPATH": search_path(__file__)}},
-}
+OPTIONS = {"num_cpus": 0.5, "runtime_env": {"env_vars": {"PYTHONPATH": search_path(__file__)}}}
 
 
 @pytest.fixture(scope="module")

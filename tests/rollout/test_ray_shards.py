@@ -23,10 +23,7 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers.processes import ProcessWorkers
 
 pytestmark = pytest.mark.integration
-OPTIONS = {
-    "num_cpus": 0.5,
-    "runtime_env": {"env_vars": {"PYTHONPATH": search_path(__file__)}},
-}
+OPTIONS = {"num_cpus": 0.5, "runtime_env": {"env_vars": {"PYTHONPATH": search_path(__file__)}}}
 LEVEL = "game:Sokoban-v0-easy"
 
 

@@ -108,14 +108,7 @@ def test_no_group_is_lost_doubled_or_too_old_whatever_shards_are_lost(shards, bo
     rng = random.Random(seed)
     local = Local(shards, lambda: Policy(lambda _: rng.uniform(0.5, 20.0)), capacity=3, max_losses=100)
     batches, ages = train(
-        local,
-        6,
-        kills=kills,
-        groups=3,
-        group_size=2,
-        extra_groups=extra,
-        extra_members=members,
-        max_staleness=bound,
+        local, 6, kills=kills, groups=3, group_size=2, extra_groups=extra, extra_members=members, max_staleness=bound
     )
     assert max(ages) <= bound
     seeds = [group.task.seed for batch in batches for group in batch]

@@ -121,13 +121,7 @@ class Broken(Sokoban):
         raise RuntimeError("no board")
 
 
-@pytest.mark.parametrize(
-    ("env", "says"),
-    [
-        (Asks, "test:Asks-v0 .*'rooms'"),
-        (Broken, "test:Broken-v0 .*no board"),
-    ],
-)
+@pytest.mark.parametrize(("env", "says"), [(Asks, "test:Asks-v0 .*'rooms'"), (Broken, "test:Broken-v0 .*no board")])
 @pytest.mark.parametrize("model", ["tiny", "some/model"])
 def test_what_is_wrong_with_an_environment_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, env, says, model):
     monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))

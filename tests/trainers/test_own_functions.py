@@ -294,10 +294,7 @@ def test_the_recipes_folder_is_importable_and_installed_modules_come_first(folde
         (["tasks.kind=own_test:evens", "tasks.stepp=2"], r"no key tasks.stepp: own_test:evens .*did you mean 'step'"),
         (["tasks.kind=own_test:nothing"], r"tasks.kind: own_test:nothing takes nothing"),
         (["tasks.kind=evens"], r"tasks.kind is one of seeds.*or module:function"),
-        (
-            ['rewards.domains=[{kind="function", function="own_test:median"}]'],
-            r"domains.0.function: .*:median takes",
-        ),
+        (['rewards.domains=[{kind="function", function="own_test:median"}]'], r"domains.0.function: .*:median takes"),
         (["rewards.group=no_such_module_:f"], r"rewards.group 'no_such_module_:f' cannot be loaded"),
     ],
 )

@@ -148,10 +148,7 @@ def test_errors_of_the_first_rank_come_out_as_they_are(whole, tmp_path):
         train(tmp_path / "run", "iterations=5", "placement.max_failures=1", resume=True)
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [("placement.ranks=99", "99 ranks"), ("placement.devices=gpu", "GPUs")],
-)
+@pytest.mark.parametrize(("setting", "said"), [("placement.ranks=99", "99 ranks"), ("placement.devices=gpu", "GPUs")])
 def test_a_cluster_that_is_too_small_is_an_error_at_once(cluster, tmp_path, setting, said):
     with pytest.raises(UsageError, match=said):
         train(tmp_path / "run", setting)

@@ -107,9 +107,7 @@ def test_a_run_that_is_killed_many_times_ends_as_one_that_is_not(tmp_path, name,
     for iteration in sorted(rng.sample(range(60), kills)):
         resume = ["--resume"] if (killed / "config.json").exists() else []
         process = subprocess.Popen(
-            [*COMMAND, f"run_dir={killed}", *overrides, *resume],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            [*COMMAND, f"run_dir={killed}", *overrides, *resume], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         while process.poll() is None and max(read_iterations(killed), default=-1) < iteration:
             time.sleep(0.01)

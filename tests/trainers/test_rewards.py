@@ -13,13 +13,7 @@ from rollenv.core.errors import RollenvError
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config.load import parse_config
-from rollenv.trainers.rewards import (
-    ByDomain,
-    Format,
-    Judge,
-    JudgeFailed,
-    Sum,
-)
+from rollenv.trainers.rewards import ByDomain, Format, Judge, JudgeFailed, Sum
 from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rewards.judge import read_score
 from rollenv.trainers.sources import MixtureSource, SeedSource, TaskTemplate
@@ -165,10 +159,7 @@ def test_a_verdict_that_cannot_be_read_is_asked_for_again_and_never_a_zero():
 
 
 def test_a_judge_without_a_verdict_leaves_failed_trajectories_in_the_rollout():
-    with (
-        judge_that_says("I cannot say.") as server,
-        RolloutManager(OracleAgent(), reward=Judge(server.url, "m")) as m,
-    ):
+    with judge_that_says("I cannot say.") as server, RolloutManager(OracleAgent(), reward=Judge(server.url, "m")) as m:
         (group,) = m.collect([next(SeedSource(SUMS))], 2)
     assert [t.failure for t in group] == ["reward"] * 2
     assert group.complete == []

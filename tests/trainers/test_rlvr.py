@@ -54,10 +54,7 @@ def configured(tmp_path: Path, *domains: str) -> Any:
     [
         ('kind="format"\npatern="x"', "'rewards.domains.pattern'"),
         ('kind="judg"', r"rewards.domains.0.kind .*'judge'"),
-        (
-            'kind="judge"\nurl="u"\nmodel="m"\npattern="x"',
-            "pattern .*kind='judge'",
-        ),
+        ('kind="judge"\nurl="u"\nmodel="m"\npattern="x"', "pattern .*kind='judge'"),
         ('kind="format"\npattern="("', "regular"),
         ('kind="format"\npattern="x"\nmissed=0', "missed"),
         ('kind="format"\npattern="x"\nweight=0', "weight"),

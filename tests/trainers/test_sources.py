@@ -156,13 +156,7 @@ def test_the_state_is_a_snapshot(shape, steps):
 @pytest.mark.parametrize("wrong", [{}, [], {"drawn": -1}, {"drawn": "3"}, {"drawn": True, "size": 3}, None, {"a": {}}])
 @pytest.mark.parametrize(
     "shape",
-    [
-        ("seeds", 0),
-        ("rows", 3, True),
-        ("curriculum", 2),
-        ("aware", 3, None, 0),
-        ("mixture", [(1, ("seeds", 0))]),
-    ],
+    [("seeds", 0), ("rows", 3, True), ("curriculum", 2), ("aware", 3, None, 0), ("mixture", [(1, ("seeds", 0))])],
     ids=lambda shape: shape[0],
 )
 def test_a_foreign_state_is_refused_and_changes_nothing(shape, wrong):

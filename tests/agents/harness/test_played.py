@@ -19,10 +19,7 @@ from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 from rollenv.sandbox.machine import why_not
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(why_not() is not None, reason=f"no machines: {why_not()}"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(why_not() is not None, reason=f"no machines: {why_not()}")]
 
 
 @pytest.fixture(scope="module")
