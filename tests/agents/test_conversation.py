@@ -214,22 +214,6 @@ def test_spelled_markers_are_read_as_they_are_spelled(shape):
     assert text.replace("▁", " ") in chat_format.decode(chat_format.prompt(text)).replace("▁", " ")
 
 
-@every_shape
-def test_a_stop_token_is_not_repeated_and_a_missing_one_is_added(shape):
-    tokenizer = tokenizer_for(shape)
-    chat_format = ChatFormat.of(tokenizer, date_string="1 May 2026")
-    prompts = []
-    closing = closing_ids(shape, chat_format)
-    for end in ([], closing[:1]):
-        conversation = Conversation(chat_format)
-        conversation.add("user", "hello")
-        conversation.prompt()
-        conversation.answer([*tokenizer.encode("the answer", add_special_tokens=False), *end])
-        conversation.add("user", "so")
-        prompts.append(conversation.prompt())
-    assert prompts[0] == prompts[1]
-
-
 @pytest.mark.parametrize("shape", APPENDING, ids=lambda s: s.name)
 @quick
 @given(role=st.sampled_from(["user", "tool"]), text=plain)

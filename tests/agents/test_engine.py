@@ -233,22 +233,6 @@ def test_unfinished_responses_go_on_with_new_weights(model, other_weights):
     assert engine.version == 1
 
 
-def test_resuming_without_an_update_changes_nothing(model):
-    engine = LocalEngine(model, STOP)
-
-    async def pause():
-        task = asyncio.create_task(engine.generate(prompt(8), Sampling(1.0, 30), random.Random(5)))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        await engine.suspend()
-        await asyncio.sleep(0)
-        await engine.resume()
-        return await task
-
-    response = asyncio.run(pause())
-    assert response == alone(model, prompt(8), Sampling(1.0, 30), 5)
-
-
 @pytest.mark.parametrize(
     ("weights", "says"),
     [

@@ -83,7 +83,7 @@ def post(client, session, path="chat/completions", **more):
 
 def scripted(says, shape="chatml", **settings):
     tokenizer = tokenizer_for(BY_NAME[shape])
-    return EngineAgent(ScriptEngine(tokenizer, says, **settings), tokenizer, sampling=Sampling(max_new_tokens=200))
+    return EngineAgent(ScriptEngine(tokenizer, says, **settings), tokenizer, sampling=Sampling(max_new_tokens=400))
 
 
 def body(messages, **more):

@@ -71,7 +71,6 @@ def play(agent, workers="inline", env=ENV, **kwargs):
 @pytest.mark.parametrize("workers", ["inline", "1"])
 def test_a_program_plays_in_its_machine_to_the_reward_of_the_task(workers, command):
     agent = scripted([write_calls([("bash", {"command": command})]), "Done."])
-    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
     played = play(TrainedHarnessAgent(agent, HARNESS), workers)
     assert (played.status, played.success, played.reward) == ("terminated", True, 1.0), played.error
     assert [turn.prompt_ids for turn in played.turns] == agent.engine.prompts
@@ -99,7 +98,6 @@ def test_a_program_whose_worker_is_lost_plays_anew(command, dies):
         return (lines[: dies + 1] + lines)[number]
 
     agent = scripted(says)
-    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
     harness, ended = TrainedHarnessAgent(agent, HARNESS), []
     harness.gateway.on_finish = ended.append
     with make_workers("1") as places, RolloutManager(harness, places) as manager:
@@ -132,7 +130,6 @@ async def broken(*_, **__):
 @pytest.mark.integration
 def test_a_deadline_grades_what_is_there(command):
     agent = scripted([write_calls([("bash", {"command": f"{command}; sleep 600"})])])
-    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
     played = play(TrainedHarnessAgent(agent, HARNESS, seconds=8.0, caps=Caps(calls=2)), "1")
     assert (played.status, played.reward) == ("terminated", 1.0), played.error
     assert played.record["exit_code"] is None
@@ -189,7 +186,6 @@ def moves():
 
 def test_an_environment_without_a_machine_is_played_over_mcp(moves):
     agent = scripted([write_calls([("step", {"action": action})]) for action in moves])
-    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
     played = play(TrainedHarnessAgent(agent, OVER_TOOLS), env=ROOM)
     assert (played.status, played.success) == ("terminated", True), played.error
     assert [turn.prompt_ids for turn in played.turns] == agent.engine.prompts
@@ -229,7 +225,6 @@ def test_a_harness_plays_a_visual_environment_with_a_model_that_sees(moves):
 def test_calls_of_one_answer_are_several_turns_and_the_end_of_the_program_is_a_limit(moves):
     both = write_calls([("step", {"action": action}) for action in moves[:2]])
     agent = scripted([both, "I give up."])
-    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
     played = play(TrainedHarnessAgent(agent, OVER_TOOLS), env=ROOM)
     assert played.status == "truncated", played.error
     assert [len(turn.response_ids) > 0 for turn in played.turns] == [True, False]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import dataclasses
 import json
 
@@ -20,9 +19,7 @@ from rollenv.agents.tiny.settings import TinySize
 from rollenv.cli.train_from import train_from
 from rollenv.core.http_server import HttpServer
 from rollenv.report import write_report
-from rollenv.rollout.exports import export
 from rollenv.rollout.records.folders import open_run
-from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers import Learner
 from rollenv.trainers.learner import grouped
@@ -73,24 +70,6 @@ def test_sessions_their_samples_and_samples_read_from_json_are_the_same_groups(a
         actions = [session.action(node) for node in session.trained_nodes()]
         assert [turn.prompt_ids for turn in trajectory.turns] == [action.prompt_ids for action in actions]
         assert [turn.response_ids for turn in trajectory.turns] == [action.response_ids for action in actions]
-
-
-def test_a_record_and_its_export_train_to_the_same_loss(agent, tmp_path):
-    with Gateway(agent, record=tmp_path / "calls.jsonl") as gateway:
-        sessions = played(gateway)
-    export(tmp_path / "calls.jsonl", tmp_path / "own.parquet")
-    sources = sessions, stored_episodes(tmp_path / "calls.jsonl"), stored_episodes(tmp_path / "own.parquet")
-    start = copy.deepcopy(agent.model.state_dict())
-    results = []
-    for episodes in sources:
-        agent.model.load_state_dict(start)
-        learner = Learner(agent, LR)
-        metrics = learner.update(episodes)
-        results.append((metrics["loss"], metrics["grad_norm"], weights(learner.state.policy)))
-    for loss, norm, after in results[1:]:
-        assert (loss, norm) == results[0][:2]
-        assert all(torch.equal(after[name], weight) for name, weight in results[0][2].items())
-    assert results[0][1] > 0
 
 
 @pytest.mark.parametrize("more", [[], ["model.lora.rank=4"], ["kl.name=loss", "correction.name=tis"]])

@@ -28,100 +28,77 @@ import numpy as np
 from rollenv.trainers import grpo
 from rollenv.trainers.losses import ppo_clip
 
-
 def same(x, *, std: bool = True):
     return grpo(x.returns, x.groups, std=std)[x.trajectory]
-
 
 def median(x, scale: float = 1.0, *, kind: str = "all"):
     middle = np.array([np.median(x.returns[x.groups == group]) for group in x.groups])
     return scale * (x.returns - middle)[x.trajectory]
 
-
 def needs(x, scale: float):
     return np.full(len(x.turn), scale)
-
 
 def with_common_key(x, whiten=True):
     return x.returns[x.trajectory]
 
-
 def nothing():
     return 0
-
 
 def of_trajectories(x):
     return x.returns
 
-
 def not_finite(x):
     return (x.returns / 0.0)[x.trajectory]
-
 
 def mutating(x):
     x.rewards[:] = 0
     return x.returns[x.trajectory]
 
-
 def raising(x):
     return {}["missing"]
-
 
 def surprise(x):
     return x.entropy - x.entropy.mean()
 
-
 def clip(x, *, low: float = 0.2):
     return ppo_clip(x, low=low, high=0.28)
-
 
 def mean(x):
     return -(x.logprobs * x.advantages).mean()
 
-
 def detached(x):
     return -x.logprobs.detach() * x.advantages
-
 
 def in_place(x):
     x.advantages -= 1
     return -x.logprobs * x.advantages
 
-
 def infinite(x):
     return -x.logprobs * x.advantages / 0.0
-
 
 def number(x):
     return 1.0
 
-
 def plain(x):
     return -x.logprobs * x.advantages
-
 
 def evens(first, *, step: int = 2):
     for seed in count(first.seed, step):
         yield replace(first, seed=seed)
 
-
 def seeds(first, *, step: int = 1):
     for seed in range(first.seed, first.seed + 5, step):
         yield seed if seed > first.seed + 2 else replace(first, seed=seed)
-
 
 def once(first):
     yield first
     raise ValueError("no more")
 
-
 def no_generator(first):
     return 3
 
-
 def length(answer, reward):
     return 10 * reward + len(answer)
-
 
 constant = 3
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -437,28 +436,13 @@ def test_a_saved_model_goes_on_with_its_own_prompt(model, tmp_path):
 
 
 def test_pairs_of_played_groups_are_learned(model, tmp_path):
-    played = [
-        "rollout.groups_per_batch=4",
-        "rollout.group_size=4",
-        "prompt.kind=conversation",
-        "rollout.max_new_tokens=4",
-    ]
-    small = [
-        "threads=1",
-        "eval.episodes=4",
-        "iterations=2",
-        "rollout.max_new_tokens=4",
-        "optimizer.lr=1e-2",
-        "env.kwargs={}",
-        "eval.kwargs={}",
-    ]
-    config = load_config(
-        "sokoban",
-        ["algorithm=dpo", f"env.id={words.ID}", f"model={model}", *played, *small, f"run_dir={tmp_path / 'run'}"],
-    )
-    with Trainer(config, RunDir.create(config, "sokoban")) as trainer:
+    settings = [
+        "algorithm=dpo", f"env.id={words.ID}", f"model={model}", "rollout.groups_per_batch=4", "rollout.group_size=4",
+        "prompt.kind=conversation", "rollout.max_new_tokens=4", "threads=1", "eval.episodes=4", "iterations=2",
+        "optimizer.lr=1e-2", "env.kwargs={}", "eval.kwargs={}",
+    ]  # fmt: skip
+    with tiny_runs.start(tmp_path / "run", settings) as trainer:
         trainer.fit()
         rows = [row for row in trainer.rows if "pairs" in row]
     assert rows[0]["pairs"] > 0
     assert rows[0]["margin"] == pytest.approx(0, abs=1e-6)  # the policy is the reference
-    shutil.rmtree(tmp_path)
