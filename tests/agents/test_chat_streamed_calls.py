@@ -37,100 +37,48 @@ def read(*pieces, together=False):
 
 STREAMS = {
     "numbered, whole": ([p(0, "a", "turn_on", LAMP), p(1, "b", "lock", DOOR)], TWO),
-    "numbered, in pieces": (
-        [
-            p(0, "a", "turn_on", ""),
-            p(0, None, None, LAMP[:7]),
-            p(0, None, None, LAMP[7:]),
-            p(1, "b", "lock", ""),
-            p(1, None, None, DOOR),
-        ],
-        TWO,
-    ),
-    "numbered, interleaved": (
-        [p(0, "a", "turn_on", ""), p(1, "b", "lock", ""), p(0, None, None, LAMP), p(1, None, None, DOOR)],
-        TWO,
-    ),
-    "numbered, one id for all": (
-        [p(0, "a", "turn_on", LAMP), p(1, "a", "lock", DOOR)],
-        [TWO[0], ("call_1", "lock", DOOR)],
-    ),
+    "numbered, in pieces": ([p(0, "a", "turn_on", ""), p(0, None, None, LAMP[:7]), p(0, None, None, LAMP[7:]),
+      p(1, "b", "lock", ""), p(1, None, None, DOOR)], TWO),
+    "numbered, interleaved": ([p(0, "a", "turn_on", ""), p(1, "b", "lock", ""), p(0, None, None, LAMP),
+      p(1, None, None, DOOR)], TWO),
+    "numbered, one id for all": ([p(0, "a", "turn_on", LAMP), p(1, "a", "lock", DOOR)],
+      [TWO[0], ("call_1", "lock", DOOR)]),
     "from 1": ([p(1, "a", "turn_on", LAMP[:7]), p(1, None, None, LAMP[7:]), p(2, "b", "lock", DOOR)], TWO),
     "with gaps": ([p(3, "a", "turn_on", LAMP[:7]), p(7, "b", "lock", DOOR), p(3, None, None, LAMP[7:])], TWO),
     "all 0": ([p(0, "a", "turn_on", LAMP), p(0, "b", "lock", DOOR)], TWO),
-    "all 0, in pieces": (
-        [
-            p(0, "a", "turn_on", LAMP[:7]),
-            p(0, None, None, LAMP[7:]),
-            p(0, "b", "lock", DOOR[:7]),
-            p(0, None, None, DOOR[7:]),
-        ],
-        TWO,
-    ),
+    "all 0, in pieces": ([p(0, "a", "turn_on", LAMP[:7]), p(0, None, None, LAMP[7:]), p(0, "b", "lock", DOOR[:7]),
+      p(0, None, None, DOOR[7:])], TWO),
     "all 0, the same tool": ([p(0, "a", "turn_on", LAMP), p(0, "b", "turn_on", DOOR)], SAME),
-    "all 0, without arguments": (
-        [p(0, "a", "turn_on", ""), p(0, "b", "lock", "")],
-        [("a", "turn_on", "{}"), ("b", "lock", "{}")],
-    ),
-    "all 0, the first cut off": (
-        [p(0, "a", "turn_on", LAMP[:7]), p(0, "b", "lock", DOOR)],
-        [("a", "turn_on", LAMP[:7]), TWO[1]],
-    ),
+    "all 0, without arguments": ([p(0, "a", "turn_on", ""), p(0, "b", "lock", "")],
+      [("a", "turn_on", "{}"), ("b", "lock", "{}")]),
+    "all 0, the first cut off": ([p(0, "a", "turn_on", LAMP[:7]), p(0, "b", "lock", DOOR)],
+      [("a", "turn_on", LAMP[:7]), TWO[1]]),
     "no numbers": ([p(None, "a", "turn_on", LAMP), p(None, "b", "lock", DOOR)], TWO),
-    "no numbers, by id": (
-        [
-            p(None, "a", "turn_on", LAMP[:7]),
-            p(None, "b", "lock", DOOR[:7]),
-            p(None, "a", None, LAMP[7:]),
-            p(None, "b", None, DOOR[7:]),
-        ],
-        TWO,
-    ),
+    "no numbers, by id": ([p(None, "a", "turn_on", LAMP[:7]), p(None, "b", "lock", DOOR[:7]),
+      p(None, "a", None, LAMP[7:]), p(None, "b", None, DOOR[7:])], TWO),
     "no numbers, no ids": ([p(None, None, "turn_on", LAMP), p(None, None, "lock", DOOR)], NO_IDS),
-    "no numbers, no ids, in pieces": (
-        [
-            p(name="turn_on", arguments=LAMP[:7]),
-            p(arguments=LAMP[7:]),
-            p(name="lock", arguments=DOOR[:7]),
-            p(arguments=DOOR[7:]),
-        ],
-        NO_IDS,
-    ),
-    "no numbers, no ids, the same tool": (
-        [p(name="turn_on", arguments=LAMP), p(name="turn_on", arguments=DOOR)],
-        [("call_0", "turn_on", LAMP), ("call_1", "turn_on", DOOR)],
-    ),
-    "no numbers, one id": (
-        [p(None, "a", "turn_on", LAMP), p(None, "a", "lock", DOOR)],
-        [TWO[0], ("call_1", "lock", DOOR)],
-    ),
+    "no numbers, no ids, in pieces": ([p(name="turn_on", arguments=LAMP[:7]), p(arguments=LAMP[7:]),
+      p(name="lock", arguments=DOOR[:7]), p(arguments=DOOR[7:])], NO_IDS),
+    "no numbers, no ids, the same tool": ([p(name="turn_on", arguments=LAMP), p(name="turn_on", arguments=DOOR)],
+      [("call_0", "turn_on", LAMP), ("call_1", "turn_on", DOOR)]),
+    "no numbers, one id": ([p(None, "a", "turn_on", LAMP), p(None, "a", "lock", DOOR)],
+      [TWO[0], ("call_1", "lock", DOOR)]),
     "the name in each piece": ([p(0, "a", "turn_on", LAMP[:7]), p(0, "a", "turn_on", LAMP[7:])], ONE),
-    "the name in each piece, twice": (
-        [
-            p(0, "a", "turn_on", LAMP[:7]),
-            p(0, "a", "turn_on", LAMP[7:]),
-            p(1, "b", "lock", DOOR[:7]),
-            p(1, "b", "lock", DOOR[7:]),
-        ],
-        TWO,
-    ),
+    "the name in each piece, twice": ([p(0, "a", "turn_on", LAMP[:7]), p(0, "a", "turn_on", LAMP[7:]),
+      p(1, "b", "lock", DOOR[:7]), p(1, "b", "lock", DOOR[7:])], TWO),
     "an own id for each piece": ([p(0, "a", "turn_on", LAMP[:7]), p(0, "x", "turn_on", LAMP[7:])], ONE),
     "an own id and no name": ([p(0, "a", "turn_on", LAMP[:7]), p(0, "x", None, LAMP[7:])], ONE),
     "the name in pieces": ([p(0, "a", "turn_"), p(0, None, "on"), p(0, None, None, LAMP)], ONE),
     "the name after the id": ([p(0, "a"), p(0, None, "turn_on", LAMP)], ONE),
     "the id after the name": ([p(0, None, "turn_on", ""), p(0, "a", None, LAMP)], ONE),
     "a last piece that repeats the head": ([p(0, "a", "turn_on", LAMP), p(0, "a", "turn_on", "")], ONE),
-    "a last piece that repeats all": (
-        [p(0, "a", "turn_on", LAMP[:7]), p(0, None, None, LAMP[7:]), p(0, "a", "turn_on", LAMP)],
-        ONE,
-    ),
+    "a last piece that repeats all": ([p(0, "a", "turn_on", LAMP[:7]), p(0, None, None, LAMP[7:]),
+      p(0, "a", "turn_on", LAMP)], ONE),
     "pieces with numbers of their own": ([p(0, "a", "turn_on", LAMP[:7]), p(1, None, None, LAMP[7:])], ONE),
-    "an object inside": (
-        [p(0, "a", "f", '{"x": {}'), p(0, "a", "f", ', "y": {}'), p(0, "a", "f", "}")],
-        [("a", "f", '{"x": {}, "y": {}}')],
-    ),
+    "an object inside": ([p(0, "a", "f", '{"x": {}'), p(0, "a", "f", ', "y": {}'), p(0, "a", "f", "}")],
+      [("a", "f", '{"x": {}, "y": {}}')]),
     "numbers that are none": ([p("0", "a", "turn_on", LAMP), p([1], "b", "lock", DOOR)], TWO),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -425,39 +425,25 @@ def test_a_call_that_is_asked_for_is_opened_and_the_opening_is_not_trained(shape
 
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="
+PART = {"type": "image_url", "image_url": {"url": IMAGE}}
+INPUT = {"type": "input_image", "image_url": IMAGE}
+BLOCK = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE.split(",")[1]}}
+RESULT = {"type": "tool_result", "tool_use_id": "c", "content": [BLOCK]}
 SHOWN = {
     "chat/completions": [
-        {"messages": [{"role": role, "content": [{"type": "image_url", "image_url": {"url": IMAGE}}], **more}]}
+        {"messages": [{"role": role, "content": [PART], **more}]}
         for role, more in (("user", {}), ("system", {}), ("assistant", {}), ("tool", {"tool_call_id": "c"}))
     ],
     "responses": [
-        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": IMAGE}]}]},
-        {
-            "input": [
-                {
-                    "type": "function_call_output",
-                    "call_id": "c",
-                    "output": [{"type": "input_image", "image_url": IMAGE}],
-                }
-            ]
-        },
-        {"input": "hi", "instructions": [{"type": "input_image", "image_url": IMAGE}]},
+        {"input": [{"role": "user", "content": [INPUT]}]},
+        {"input": [{"type": "function_call_output", "call_id": "c", "output": [INPUT]}]},
+        {"input": "hi", "instructions": [INPUT]},
     ],
     "messages": [
-        {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **more}
-        for block in [
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE.split(",")[1]}}
-        ]
-        for more in (
-            {"system": [block]},
-            {"messages": [{"role": "user", "content": [block]}]},
-            {"messages": [{"role": "system", "content": [block]}, {"role": "user", "content": "hi"}]},
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [block]}]}
-                ]
-            },
-        )
+        {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], "system": [BLOCK]},
+        {"max_tokens": 5, "messages": [{"role": "user", "content": [BLOCK]}]},
+        {"max_tokens": 5, "messages": [{"role": "system", "content": [BLOCK]}, {"role": "user", "content": "hi"}]},
+        {"max_tokens": 5, "messages": [{"role": "user", "content": [RESULT]}]},
     ],
 }
 

@@ -95,19 +95,10 @@ def test_a_narrowed_engine_draws_the_likeliest_alone(model):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"top_p": 0.0},
-        {"top_p": 1.5},
-        {"top_k": -1},
-        {"min_p": 2.0},
-        {"temperature": -1.0},
-        {"temperature": "1"},
-        {"top_k": 1.5},
-        {"max_new_tokens": 1.5},
-        {"temperature": float("nan")},
-        {"stop": ("",)},
-        {"stop": (3,)},
+        {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"min_p": 2.0}, {"temperature": -1.0}, {"temperature": "1"},
+        {"top_k": 1.5}, {"max_new_tokens": 1.5}, {"temperature": float("nan")}, {"stop": ("",)}, {"stop": (3,)},
     ],
-)
+)  # fmt: skip
 def test_samplings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Sampling(**wrong)

@@ -41,20 +41,12 @@ def _function(**about):
 @pytest.mark.parametrize(
     "tools",
     [
-        5,
-        "find",
-        {"find": 1},
-        [1],
-        [{"function": None}],
-        _function(description=3),
-        _function(parameters=[1]),
-        _function(parameters={"properties": {"a": 1}}),
-        _function(parameters={"required": [None]}),
+        5, "find", {"find": 1}, [1], [{"function": None}], _function(description=3), _function(parameters=[1]),
+        _function(parameters={"properties": {"a": 1}}), _function(parameters={"required": [None]}),
         _function(parameters={"properties": {"a": {"default": float("nan")}}}),
-        _function(parameters={"properties": {"a": {"enum": {1, 2}}}}),
-        _function(description="\ud800"),
+        _function(parameters={"properties": {"a": {"enum": {1, 2}}}}), _function(description="\ud800"),
     ],
-)
+)  # fmt: skip
 def test_what_an_environment_offers_in_another_form_fails_its_episode(tools):
     session = ChatAgent("m", "http://127.0.0.1:9/v1", tools="env").start(None, 0)
     with pytest.raises(AgentFailed, match="tools"):

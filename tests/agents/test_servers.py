@@ -232,15 +232,8 @@ NOW = 1_800_000_000.0
         ({"retry-after": "Fri, 15 Jan 2027 08:00:30 GMT"}, "", 30),
         ({"retry-after-ms": "1500", "retry-after": "2"}, "", 1.5),
         ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s"}, "", 1),
-        (
-            {
-                "x-ratelimit-reset-requests": "1s",
-                "x-ratelimit-reset-tokens": "6m0s",
-                "x-ratelimit-remaining-tokens": "0",
-            },
-            "",
-            360,
-        ),
+        ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s", "x-ratelimit-remaining-tokens": "0"},
+          "", 360),
         ({"x-ratelimit-reset-tokens": "120ms"}, "", 0.12),
         ({"x-ratelimit-reset": str(NOW + 30)}, "", 30),
         ({"x-ratelimit-reset": str(int(NOW + 30) * 1000)}, "", 30),
@@ -255,7 +248,7 @@ NOW = 1_800_000_000.0
         ({}, "Rate limit of 3 requests reached", None),
         ({"retry-after": "later", "x-ratelimit-reset": "nan"}, "", None),
     ],
-)
+)  # fmt: skip
 def test_the_wait_that_a_limit_asks_for_is_read(headers, said, seconds, monkeypatch):
     monkeypatch.setattr("rollenv.agents.chat.refusals.time.time", lambda: NOW)
     assert requested_wait(headers, said) == (seconds if seconds is None else pytest.approx(seconds))

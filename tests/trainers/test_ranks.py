@@ -37,21 +37,14 @@ CASES = {
     "gigpo and a reference": ["algorithm.name=gigpo", "kl.name=loss", "optimizer.old_logprobs=recomputed"],
     "a critic model": ["algorithm.name=ppo", "algorithm.critic.lr=1e-3", "kl.name=reward", "kl.target=0.01"],
     "a critic head": ["algorithm.name=ppo", "algorithm.critic.lr=1e-3", "algorithm.critic.kind=head"],
-    "siblings": [
-        "distill.name=sibling",
-        "distill.decay=0.5",
-        "rollout.samples=trajectory",
-        "optimizer.micro_batch_tokens=1000",
-        "model.warm_up.steps=200",
-        "model.warm_up.noise=0.3",
-        "model.warm_up.lr=1e-2",
-        "rollout.group_size=6",
-    ],
+    "siblings": ["distill.name=sibling", "distill.decay=0.5", "rollout.samples=trajectory",
+      "optimizer.micro_batch_tokens=1000", "model.warm_up.steps=200", "model.warm_up.noise=0.3",
+      "model.warm_up.lr=1e-2", "rollout.group_size=6"],
     "adapters and their reference": ["model.lora.rank=2", "model.lora.alpha=8.0", "kl.name=loss"],
     "adapters of experts": ["model.size.experts=4", "model.lora.rank=2"],
     "one group": ["rollout.groups_per_batch=1", "rollout.group_size=2", "model.gradient_checkpointing=true"],
     "each micro-batch": ["placement.ranks=2", "placement.gradients=micro_batch", "algorithm.name=empg"],
-}
+}  # fmt: skip
 
 
 def quiet(*_):

@@ -241,21 +241,12 @@ def test_a_pattern_that_backtracks_forever_is_no_match(pattern, response, caplog
 @pytest.mark.parametrize(
     ("reply", "score"),
     [
-        ("Score: 10", 10.0),
-        ("score : 0 / 10", 0.0),
-        ("x\nScore: [3].", 3.0),
-        ("Score: 3\n\n", 3.0),
-        ("Score: 3\nor so", None),
-        ("Score: 11", None),
-        ("Score: -1", None),
-        ("Score: <number>", None),
-        ("The score: 3", None),
-        ("Score: 3 or 4", None),
-        ("Score: nan", None),
-        ("", None),
+        ("Score: 10", 10.0), ("score : 0 / 10", 0.0), ("x\nScore: [3].", 3.0), ("Score: 3\n\n", 3.0),
+        ("Score: 3\nor so", None), ("Score: 11", None), ("Score: -1", None), ("Score: <number>", None),
+        ("The score: 3", None), ("Score: 3 or 4", None), ("Score: nan", None), ("", None),
         ("Score: " + " " * 10**6 + "x", None),
     ],
-)
+)  # fmt: skip
 def test_scores(reply, score):
     assert read_score(reply) == score
 
