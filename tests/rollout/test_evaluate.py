@@ -218,8 +218,6 @@ class Counts(rollenv.Env):
 @pytest.fixture(scope="module", autouse=True)
 def counts():
     registry.register("test:Counts-v0", Counts, abilities=["random_action", "oracle"])
-    yield
-    del registry.ENV_REGISTRY["test:Counts-v0"]
 
 
 class Says(Session):

@@ -8,7 +8,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from troubled import ID, Echo, Troubled, register
+from troubled import ID, Echo, Troubled
 
 from rollenv.core.registry import spec
 from rollenv.rollout.episode import EpisodeLimits
@@ -138,8 +138,7 @@ class _Named:
     abandon = close
 
 
-def test_work_moves_away_from_a_worker_that_fails(monkeypatch):
-    register(monkeypatch)
+def test_work_moves_away_from_a_worker_that_fails():
     with RolloutManager(Echo(), TwoWorkers(), limits=EpisodeLimits(max_replays=8), max_concurrent=4) as manager:
         groups = manager.collect([Task(ID, s) for s in range(40)])
     assert all(t.complete and t.worker == "good" for g in groups for t in g)
@@ -148,8 +147,7 @@ def test_work_moves_away_from_a_worker_that_fails(monkeypatch):
     assert manager.health.worker("good").counts["completed"] == 40
 
 
-def test_a_hosted_environment_tells_its_own_errors_from_those_of_others(monkeypatch):
-    register(monkeypatch)
+def test_a_hosted_environment_tells_its_own_errors_from_those_of_others():
     env = HostedEnv(spec(ID), Task(ID, 0, {"trouble": "exit", "at": 1}), views=True)
     env.reset()
     with pytest.raises(EnvFailure, match="SystemExit: 3") as caught:
@@ -160,7 +158,6 @@ def test_a_hosted_environment_tells_its_own_errors_from_those_of_others(monkeypa
 
 
 def test_an_environment_in_this_process_may_run_a_loop_when_it_is_closed(monkeypatch):
-    register(monkeypatch)
     closed = []
 
     async def play():

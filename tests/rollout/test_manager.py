@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from troubled import ID, Echo, Troubled, assert_whole, chain, register
+from troubled import ID, Echo, Troubled, assert_whole, chain
 
 import rollenv
 from rollenv import UsageError
@@ -23,8 +23,8 @@ from rollenv.rollout.types import Task
 
 
 @pytest.fixture(autouse=True)
-def troubled(monkeypatch):
-    register(monkeypatch)
+def _closed():
+    Troubled.open_now = 0
     yield
     assert Troubled.open_now == 0, "an environment was left open"
 

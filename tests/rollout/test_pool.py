@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from troubled import ID, register
+from troubled import ID
 
 from rollenv.rollout.clock import VirtualLoop
 from rollenv.rollout.types import Task
@@ -15,14 +15,6 @@ from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.host import EnvHost
 from rollenv.rollout.workers.pool import PoolWorker, WorkerPool, WorkersBroken
-
-
-@pytest.fixture(autouse=True, scope="module")
-def troubled():
-    with pytest.MonkeyPatch.context() as patch:
-        register(patch)
-        yield
-
 
 RESULT = messages.encode("", EnvResult("text"))
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from troubled import ID, Echo, all_up, assert_whole, register
+from troubled import ID, Echo, all_up, assert_whole
 
 import rollenv
 from rollenv import UnknownEnv, UsageError
@@ -23,11 +23,6 @@ from rollenv.rollout.workers.processes import ProcessWorkers
 
 pytestmark = pytest.mark.slow
 QUICK = EpisodeLimits(max_backoff=0.0)
-
-
-@pytest.fixture(autouse=True)
-def troubled(monkeypatch):
-    register(monkeypatch)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from ray_cluster import another_node, local_cluster, ray, search_path
-from troubled import ID, Echo, all_up, assert_whole, register
+from troubled import ID, Echo, all_up, assert_whole
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
@@ -30,11 +30,6 @@ def cluster():
 def second_node(cluster):
     with another_node(cluster) as node:
         yield node
-
-
-@pytest.fixture(autouse=True)
-def troubled(monkeypatch):
-    register(monkeypatch)
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import functools
 import pytest
 import torch
 from ray_cluster import another_node, local_cluster, ray, search_path
-from troubled import ID, Echo, assert_whole, register
+from troubled import ID, Echo, assert_whole
 
+import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
 from rollenv.agents.engines.base import Sampling
@@ -45,9 +46,7 @@ def oracle():
 
 def slow():
     """Environments in processes, since they sleep."""
-    with pytest.MonkeyPatch.context() as patch:
-        register(patch)
-        patch.undo = lambda: None  # for the life of the actor
+    rollenv.register(ID, "troubled:Troubled", abilities=["random_action", "state_key"])  # in the actor's process
     return RolloutManager(Echo(), ProcessWorkers(1, envs_per_process=64))
 
 
@@ -76,8 +75,7 @@ def test_shards_are_spread_over_the_nodes_and_give_what_one_manager_gives(cluste
         assert len({slot.shard.node for slot in manager.fleet.slots}) == 2
 
 
-def test_a_shard_or_a_node_that_is_lost_costs_its_groups_another_play(cluster, second_node, monkeypatch):
-    register(monkeypatch)
+def test_a_shard_or_a_node_that_is_lost_costs_its_groups_another_play(cluster, second_node):
     tasks = [Task(ID, seed, {"turns": 6, "latency": 0.1}) for seed in range(24)]
 
     async def play(manager):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_stream import Policy, tasks
-from troubled import ID, Echo, register
+from troubled import ID, Echo
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent, update_weights_of
@@ -24,13 +24,6 @@ from rollenv.rollout.types import Task, Trajectory
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from local_shard import LocalShard
-
-
-@pytest.fixture(autouse=True)
-def troubled():
-    with pytest.MonkeyPatch.context() as patch:
-        register(patch)
-        yield
 
 
 class Local:

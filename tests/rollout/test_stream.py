@@ -7,7 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from troubled import ID, Echo, register
+from troubled import ID, Echo
 
 from rollenv import UsageError
 from rollenv.agents.base import Action, Session
@@ -15,13 +15,6 @@ from rollenv.rollout.clock import Clock
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Task
-
-
-@pytest.fixture(autouse=True)
-def troubled():
-    with pytest.MonkeyPatch.context() as patch:
-        register(patch)
-        yield
 
 
 class Policy:

@@ -14,7 +14,7 @@ import uuid
 
 import numpy as np
 import pytest
-from troubled import ID, Echo, register
+from troubled import ID, Echo
 
 from rollenv import UsageError
 from rollenv.agents.base import Action, AgentFailed, RandomAgent, Session
@@ -31,11 +31,6 @@ from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.processes import ProcessWorkers
 
 LIMITS = EpisodeLimits(max_replays=0, max_backoff=0.0, max_replacements=0, agent=2.0)
-
-
-@pytest.fixture(autouse=True)
-def troubled(monkeypatch):
-    register(monkeypatch)
 
 
 class Says(Session):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import rollenv
 from rollenv.agents.base import Action, Session
-from rollenv.core import registry
 from rollenv.rollout.types import Task
 
 ID = "test:Troubled-v0"
@@ -81,14 +80,6 @@ class Troubled(rollenv.Env):
 
     def close(self):
         Troubled.open_now -= 1
-
-
-def register(monkeypatch):
-    """Make it known for one test."""
-    rollenv.list_envs()
-    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
-    rollenv.register(ID, "troubled:Troubled", abilities=["random_action", "state_key"])
-    Troubled.open_now = 0
 
 
 def chain(task, actions):

@@ -177,6 +177,14 @@ def test_pictures_are_learned_as_they_were_shown(agent, tmp_path, name):
             read_stored([str(file)], agent, None)
 
 
+def said_by_trl(program, agent, file, folder):
+    agent.save(folder / "model")
+    command = [PEER, "-c", program, file, folder / "model", folder / "out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 TRAINER = """
 import json, sys
 from datasets import load_dataset
@@ -202,11 +210,7 @@ def test_trl_learns_the_same_tokens_from_completions(agent, tmp_path, source):
     file, _ = exported(SOURCES[source], tmp_path, "completions")
     agent.engine.max_context = 100_000
     own = [turn for group in read_stored([str(file)], agent, None) for turn in group.trajectories[0].turns]
-    agent.save(tmp_path / "model")
-    command = [PEER, "-c", TRAINER, file, tmp_path / "model", tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    theirs = json.loads(done.stdout.splitlines()[-1])
+    theirs = said_by_trl(TRAINER, agent, file, tmp_path)
     for turn, (prompt, answer) in zip(own, theirs, strict=True):
         assert prompt == list(turn.prompt_ids)
         learned = len(turn.response_ids)
@@ -243,11 +247,7 @@ def test_trl_compares_the_same_tokens_of_pairs(agent, tmp_path):
     agent.engine.max_context = 100_000
     own = read_stored([str(file)], agent, Dpo())
     assert len(own) == len(tasks)
-    agent.save(tmp_path / "model")
-    command = [PEER, "-c", COMPARER, file, tmp_path / "model", tmp_path / "out"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    theirs = json.loads(done.stdout.splitlines()[-1])
+    theirs = said_by_trl(COMPARER, agent, file, tmp_path)
     for group, (prompt, *answers) in zip(own, theirs, strict=True):
         for trajectory, answer in zip(group, answers, strict=True):
             (turn,) = trajectory.turns
