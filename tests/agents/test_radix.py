@@ -282,7 +282,8 @@ def test_a_failure_to_keep_tokens_empties_the_cache(model, monkeypatch):
     assert ask(engine, prompt(20, 1))[0].ids == ask(LocalEngine(model, frozenset()), prompt(20, 1))[0].ids
 
 
-def test_values_that_are_not_numbers_stay_with_their_request(model):
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_values_that_are_not_numbers_stay_with_their_request(model, tokens):
     """Attention multiplies masked values by zero, which leaves what is not a number as it is."""
     engine = LocalEngine(model, frozenset())
     bad = 5
@@ -293,12 +294,12 @@ def test_values_that_are_not_numbers_stay_with_their_request(model):
     hook = model.model.embed_tokens.register_forward_hook(poison)
     try:
         bad_one = prompt(60)[:40] + (bad,) * 20
-        failed, good = ask(engine, bad_one, prompt(50, 1))
-        after = ask(engine, prompt(8, 2), prompt(70, 3), bad_one[:45], (*bad_one[:40], 11))
+        failed, good = ask(engine, bad_one, prompt(50, 1), tokens=tokens)
+        after = ask(engine, prompt(8, 2), prompt(70, 3), bad_one[:45], (*bad_one[:40], 11), tokens=tokens)
     finally:
         hook.remove()
     assert isinstance(failed, EngineFailed)
     assert isinstance(after[2], EngineFailed)
     for seed, asked, response in ((1, prompt(50, 1), good), (0, prompt(8, 2), after[0]), (1, prompt(70, 3), after[1])):
-        assert response.ids == ask(LocalEngine(model, frozenset()), asked, seeds=[seed])[0].ids
-    assert len(after[3].ids) == 4
+        assert response.ids == ask(LocalEngine(model, frozenset()), asked, tokens=tokens, seeds=[seed])[0].ids
+    assert len(after[3].ids) == tokens

@@ -2,6 +2,9 @@
 
 import asyncio
 
+import pytest
+
+from rollenv import UsageError
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.workers.supervisor import SETTLE_SECONDS, Slot, Supervisor, restart_delay
 
@@ -86,6 +89,19 @@ def test_an_error_reaches_its_caller_only():
         assert [type(answer) for answer in answers] == [ValueError, int]
 
     run(main())
+
+
+def test_a_second_loop_waits_until_the_first_is_closed():
+    seats = Seats(1)
+
+    async def attach():
+        seats.attach()
+
+    with asyncio.Runner() as first:
+        first.run(attach())
+        with pytest.raises(UsageError):
+            run(attach())
+    run(attach())
 
 
 def test_the_delay_of_a_restart_doubles_up_to_a_limit():
