@@ -63,18 +63,6 @@ def test_the_run_goes_on_and_says_what_failed(name):
     assert manager.health.env(ENV).counts["failed"] == 0, "it is not the environment's fault"
 
 
-def test_a_full_context_at_the_endpoint_truncates():
-    async def behave(exchange):
-        if len(exchange.body["messages"]) > 3:
-            await exchange.json({"error": {"code": "context_length_exceeded", "message": "no"}}, "400 Bad Request")
-        else:
-            await exchange.json(completion("\\boxed{1}"))
-
-    with ChatServer(behave) as server, RolloutManager(ChatAgent("tiny", server.url)) as manager:
-        ((trajectory,),) = manager.collect([Task("game:GuessTheNumber-v0-hard", 3)])
-    assert (trajectory.status, trajectory.error, len(trajectory.turns)) == ("truncated", "", 2)
-
-
 def test_losers_of_a_race_stop_asking():
     """Members that lose are cancelled in the middle of their requests."""
 

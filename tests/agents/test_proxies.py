@@ -12,24 +12,13 @@ from rollenv.rollout import evaluate
 
 SOON = Patience(timeout=20, retries=0)
 LOCAL = [
-    "http://localhost:8000/v1",
-    "http://LOCALHOST/v1",
-    "http://model.localhost/v1",
-    "http://127.0.0.1:8000",
-    "http://127.8.9.1",
-    "http://0.0.0.0:8000/v1",
-    "https://[::1]:8000/v1",
-    "http://user:word@localhost:1/v1",
-]
+    "http://localhost:8000/v1", "http://LOCALHOST/v1", "http://model.localhost/v1", "http://127.0.0.1:8000",
+    "http://127.8.9.1", "http://0.0.0.0:8000/v1", "https://[::1]:8000/v1", "http://user:word@localhost:1/v1",
+]  # fmt: skip
 REMOTE = [
-    "https://api.example.com/v1",
-    "http://localhost.example.com",
-    "http://mylocalhost/v1",
-    "http://10.0.0.7:8000",
-    "http://[fd00::1]:8000",
-    "http://128.0.0.1",
-    "http://localhost@example.com/v1",
-]
+    "https://api.example.com/v1", "http://localhost.example.com", "http://mylocalhost/v1", "http://10.0.0.7:8000",
+    "http://[fd00::1]:8000", "http://128.0.0.1", "http://localhost@example.com/v1",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -230,15 +230,8 @@ def test_a_thought_is_split_from_the_text_after_it(text, opened, parts):
     ],
 )
 def test_thoughts_between_special_tokens_are_no_answers(said, text, finish):
-    marks = (
-        "<|channel>",
-        "<channel|>",
-        "<|START_THINKING|>",
-        "<|END_THINKING|>",
-        "<|START_RESPONSE|>",
-        "<|END_RESPONSE|>",
-    )
-    tokenizer = tokenizer_of(KEYED, *marks)
+    thinking, response = ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+    tokenizer = tokenizer_of(KEYED, "<|channel>", "<channel|>", *thinking, *response)
     model = LlamaForCausalLM(small(len(tokenizer)))
     session = LocalAgent(model, tokenizer, StepPrompt(template="{observation}")).start(None, 0)
     ids = [*letters(tokenizer, said), tokenizer.eos_token_id]

@@ -44,13 +44,8 @@ def test_a_folder_holds_everything_and_an_evaluation_goes_on_where_it_was(rollen
     whole = json.loads(rollenv_command(*args).stdout)
     out = tmp_path / "whole"
     assert rollenv_command(*args, "--out", str(out)).returncode == 0
-    assert {p.name for p in out.iterdir()} == {
-        "eval.json",
-        "episodes.jsonl",
-        "result.json",
-        "report.html",
-        "health.json",
-    }
+    files = {"eval.json", "episodes.jsonl", "result.json", "report.html", "health.json"}
+    assert {p.name for p in out.iterdir()} == files
     lines = (out / "episodes.jsonl").read_bytes().splitlines(keepends=True)
     assert len(lines) == 40
     (out / "episodes.jsonl").write_bytes(b"".join(lines[:13]) + lines[13][: len(lines[13]) // 2])  # a kill -9

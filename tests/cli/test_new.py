@@ -15,18 +15,8 @@ from rollenv.core.checker.checks import CHECKS
 def test_the_package_works_once_installed(tmp_path, rollenv_process):
     assert rollenv_process("new", "my-game").returncode == 0
     site = tmp_path / "site"
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        str(site),
-    ]
-    subprocess.run([*pip, str(tmp_path / "my-game")], check=True, capture_output=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(site), str(tmp_path / "my-game")], check=True, capture_output=True)
     env = {**os.environ, "PYTHONPATH": str(site)}
     assert "my_game:MyGame-v0" in rollenv_process("list", "my_game", env=env).stdout
     checked = rollenv_process("check", "my_game:MyGame-v0", env=env)

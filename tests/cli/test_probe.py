@@ -146,14 +146,7 @@ def test_a_mistake_is_said_in_a_line(rollenv_command, args, says):
 
 @pytest.mark.integration
 def test_a_model_is_probed_in_tokens(rollenv_command, tmp_path):
-    small = (
-        "--set",
-        "model.warm_up.steps=2",
-        "--set",
-        "model.warm_up.episodes=20",
-        "--set",
-        "model.warm_up.batch_size=8",
-    )
+    small = [word for key in ("steps=2", "episodes=20", "batch_size=8") for word in ("--set", f"model.warm_up.{key}")]
     out = tmp_path / "out of it"
     done = rollenv_command("probe", "game:GuessTheNumber-v0-easy", *small, "-n", "4", "-k", "4", "--out", str(out))
     assert done.returncode in (0, 1), done.stderr

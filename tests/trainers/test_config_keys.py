@@ -93,12 +93,9 @@ KL = ["kl.name=reward", "algorithm.name=reinforce"]
 TEACHER = ["model.path={MODEL}", "distill.name=teacher", "distill.path={MODEL}"]
 MIXED = ["tasks.kind=mixture"]
 LEVELS = [
-    "model.warm_up.steps=200",
-    "tasks.kind=curriculum",
-    "tasks.levels=[{turns=1}, {turns=2}, {turns=3}]",
-    "tasks.window=6",
-    "iterations=3",
-]
+    "model.warm_up.steps=200", "tasks.kind=curriculum", "tasks.levels=[{turns=1}, {turns=2}, {turns=3}]",
+    "tasks.window=6", "iterations=3",
+]  # fmt: skip
 
 
 def loss(name: str, *keys: str, base: tuple[str, ...] = ()) -> dict[str, list[str]]:
@@ -216,14 +213,9 @@ CASES: list[dict[str, list[str]]] = [
 
 #: A few of each kind are in every quick run.
 QUICK = {
-    "seed=1",
-    "distill.low=0",
-    "rewards.clip=0.2",
-    "algorithm.turn_lam=0.1",
-    "kl.coef=5.0",
-    "loss.cap=0.9",
+    "seed=1", "distill.low=0", "rewards.clip=0.2", "algorithm.turn_lam=0.1", "kl.coef=5.0", "loss.cap=0.9",
     "tasks.shuffle=false",
-}
+}  # fmt: skip
 
 ALL = [(tuple(base), change) for case in CASES for change, base in case.items()]
 
