@@ -91,4 +91,4 @@ class Trackers:
 def trackers_of(settings: TrackersConfig) -> list[Tracker]:
     """Create the trackers of a recipe."""
     names = [*settings.use, *(["alerts"] if settings.alerts else [])]
-    return [load("rollenv.trackers", name)(settings) for name in names]
+    return [load("rollenv.trackers", name, Callable)(settings) for name in names]

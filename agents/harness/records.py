@@ -140,4 +140,4 @@ def find_harness(name: str) -> Harness:
         hint = did_you_mean(name, harnesses())
         hint = f"; {hint}" if hint else "."
         raise UsageError(f"there is no harness {name!r}{hint} There are {', '.join(harnesses())}, and command:WORDS")
-    return load(GROUP, name)  # type: ignore[no-any-return]
+    return load(GROUP, name, Harness)  # type: ignore[no-any-return]

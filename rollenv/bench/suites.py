@@ -38,7 +38,7 @@ _SUITES = {
 
 def _suite_specs() -> dict[str, SuiteSpec]:
     """Return rollenv's suites and those of other packages."""
-    return _SUITES | load_all("rollenv.suites", _SUITES)
+    return _SUITES | load_all("rollenv.suites", _SUITES, SuiteSpec)
 
 
 @dataclass(frozen=True)

@@ -50,33 +50,36 @@ def entry_points(group: str, own: frozenset[str] = frozenset()) -> dict[str, imp
     return found
 
 
-def load(group: str, name: str) -> Any:
-    """Import what an entry point names.
+def load(group: str, name: str, kind: Any = object) -> Any:
+    """Import what an entry point names, an instance of ``kind``.
 
     Raises:
-        BadEntryPoint: no installed package has it, or it cannot be imported.
+        BadEntryPoint: no installed package has it, it cannot be imported, or it is something else.
         MissingExtra: it needs a package that is not installed.
     """
     entry = entry_points(group).get(name)
     if entry is None:
         raise BadEntryPoint(f"no installed package has an entry point {name} of {group}: reinstall the one that should")
     try:
-        return entry.load()
+        found = entry.load()
     except MissingExtra:
         raise
     except (Exception, SystemExit) as error:
         raise BadEntryPoint(
             f"the entry point {name} = {entry.value!r} of {group} cannot be loaded: {error!r}"
         ) from error
+    if not isinstance(found, kind):
+        raise BadEntryPoint(f"the entry point {name} of {group} is no {kind.__name__}, but {found!r:.100}")
+    return found
 
 
-def load_all(group: str, own: Iterable[str] = ()) -> dict[str, Any]:
+def load_all(group: str, own: Iterable[str] = (), kind: Any = object) -> dict[str, Any]:
     """Import what all entry points of a group name; a broken one, or one with a name in ``own``, is left out and
     reported."""
     loaded = {}
     for name in entry_points(group, frozenset(own)):
         try:
-            loaded[name] = load(group, name)
+            loaded[name] = load(group, name, kind)
         except (BadEntryPoint, MissingExtra) as error:
             warnings.warn(str(error), stacklevel=2)
     return loaded

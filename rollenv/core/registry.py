@@ -152,7 +152,7 @@ def spec(env_id: str) -> EnvSpec:
     if is_elsewhere(env_id):
         namespace = env_id.partition(":")[0]
         if namespace in entry_points(NAMESPACES):
-            return load(NAMESPACES, namespace)(env_id)  # type: ignore[no-any-return]
+            return load(NAMESPACES, namespace, Callable)(env_id)  # type: ignore[no-any-return]
         return _spec_of_code(env_id)
     if env_id not in ENV_REGISTRY:
         _OWN.load()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from pathlib import Path
+from types import ModuleType
 
 from rollenv.core.errors import UsageError, did_you_mean
 from rollenv.core.plugins import load_all
@@ -22,9 +23,8 @@ PUBLISHED = "published.toml"
 @functools.cache
 def folders() -> list[Path]:
     """Folders with installed panels."""
-    places = (
-        getattr(module, "__path__", None) or [Path(module.__file__).parent] for module in load_all(GROUP).values()
-    )
+    modules = load_all(GROUP, kind=ModuleType).values()
+    places = (getattr(module, "__path__", None) or [Path(module.__file__).parent] for module in modules)
     return [_OWN, *map(Path, itertools.chain(*places))]
 
 

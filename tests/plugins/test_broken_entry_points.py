@@ -2,9 +2,15 @@
 
 import pytest
 
+import rollenv
 from rollenv import UsageError
 from rollenv.agents.gateway.dialects import dialects
+from rollenv.agents.harness.records import find_harness
+from rollenv.bench.suites import suites
+from rollenv.core.errors import BadEntryPoint
 from rollenv.core.plugins import entry_points
+from rollenv.panels.shelf import folders
+from rollenv.serve.protocols import routes_of
 from rollenv.trainers.config.load import load_config
 
 ENTRIES = """
@@ -17,7 +23,25 @@ vllm = json:loads
 
 [rollenv.rewards]
 wrong = json:JSONDecoder
+
+[rollenv.harnesses]
+wrong = json:loads
+
+[rollenv.suites]
+wrong = json:loads
+
+[rollenv.panels]
+wrong = json:loads
+
+[rollenv.protocols]
+wrong = json:loads
+
+[rollenv.namespaces]
+wrong = json
 """
+
+
+_CACHES = (entry_points, dialects, folders)
 
 
 @pytest.fixture
@@ -29,10 +53,10 @@ def acme(tmp_path, monkeypatch):
     (about / "entry_points.txt").write_text(ENTRIES)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
-        for known in (entry_points, dialects):
+        for known in _CACHES:
             known.cache_clear()
         yield
-    for known in (entry_points, dialects):
+    for known in _CACHES:
         known.cache_clear()
 
 
@@ -53,7 +77,23 @@ def test_a_kind_with_the_name_of_rollenvs_own_is_reported_and_left_out():
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_dialect_without_its_members_is_reported_and_left_out():
-    with pytest.warns(UserWarning, match="half of rollenv.dialects is left out"):
-        assert "half" not in dialects()
-    assert {"chat", "gemini", "messages", "responses"} <= dialects().keys()
+@pytest.mark.parametrize(
+    ("group", "names", "own"),
+    [
+        ("dialects", lambda: dialects().keys(), "responses"),
+        ("suites", lambda: [each.name for each in suites()], "tool-use"),
+        ("panels", lambda: [folder.name for folder in folders()], "ours"),
+    ],
+)
+def test_a_part_of_another_kind_is_reported_and_left_out(group, names, own):
+    with pytest.warns(UserWarning, match=rf"rollenv\.{group} is no "):
+        found = names()
+    assert own in found
+    assert not {"half", "wrong"} & set(found)
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize("use", [find_harness, routes_of, lambda name: rollenv.make(f"{name}:A")])
+def test_a_part_of_another_kind_is_refused_where_it_is_named(use):
+    with pytest.raises(BadEntryPoint, match="wrong of rollenv"):
+        use("wrong")

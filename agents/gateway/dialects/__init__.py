@@ -7,7 +7,6 @@ own are Responses, Messages and Gemini.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -54,10 +53,7 @@ class Dialect(Protocol):
 @functools.cache
 def dialects() -> dict[str, Dialect]:
     """Return all dialects by name; one that lacks a member is left out and reported."""
-    found = {"chat": chat, **load_all(GROUP, ("chat",))}
-    for name in [name for name, dialect in found.items() if not isinstance(dialect, Dialect)]:
-        warnings.warn(f"the entry point {name} of {GROUP} is left out: {found.pop(name)} is no Dialect", stacklevel=2)
-    return found
+    return {"chat": chat, **load_all(GROUP, ("chat",), Dialect)}
 
 
 def models(names: Iterable[str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import entry_points, load
@@ -16,6 +16,13 @@ GROUP = "rollenv.protocols"
 
 #: Protocols that come with rollenv. The page is the last: its routes take every path that is left.
 _OWN = ("gem", "mcp")
+
+
+@runtime_checkable
+class WireProtocol(Protocol):
+    """What an entry point names."""
+
+    routes: Callable[..., list[Any]]
 
 
 def protocols() -> tuple[str, ...]:
@@ -28,5 +35,5 @@ def routes_of(name: str) -> Callable[..., list[Any]]:
     if name not in protocols():
         raise UsageError(f"there is no protocol {name!r}; there are {', '.join(protocols())}")
     own = name in _OWN or name == "page"
-    module = importlib.import_module(f"{__name__}.{name}") if own else load(GROUP, name)
+    module = importlib.import_module(f"{__name__}.{name}") if own else load(GROUP, name, WireProtocol)
     return module.routes  # type: ignore[no-any-return]
