@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
-from rollenv.agents.chat.replies import ChatReply, ChatToolCall
+from rollenv.agents.chat.replies import ChatReply, ChatToolCall, as_answered
 from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import chat_messages, refuse_pictures, shown
@@ -193,6 +193,7 @@ class ChatSession(Session):
                     {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                     for call in self._calls
                 ]
+                message = as_answered(message, reply.echo)
             self.messages.append(message)
             self._sent = len(agent.first) + len(self.messages)
         else:
@@ -243,7 +244,7 @@ class ChatSession(Session):
 
     def _action(self, reply: ChatReply) -> tuple[str, str]:
         """Return the action of an answer and its finish reason."""
-        text, finish = reply.text, reply.finish
+        text, finish = reply.text, "length" if reply.finish == "length" else "stop"
         if self.agent.body.get("max_tokens") == 1 and finish == "length":
             finish = "stop"  # an answer of one token is an action, not cut
         if self.agent.cut_thoughts:

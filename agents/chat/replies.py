@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,8 @@ class ChatReply:
     """True if a token count is estimated, not the endpoint's."""
     thoughts: str = ""
     """The thoughts, if the server separates them from the text (vLLM, DeepSeek, OpenRouter)."""
+    echo: dict[str, Any] = field(default_factory=dict)
+    """What goes back with the answer's calls (:func:`as_answered`): DeepSeek and Gemini refuse a request without it."""
 
 
 def parse_json(body: bytes, content_type: str) -> Any:
@@ -73,6 +75,8 @@ _NAMES = (
 )
 #: Servers' names for thoughts.
 _THOUGHTS = ("reasoning_content", "reasoning")
+#: Fields of a message with calls, and of a call, that go back to the server.
+_ECHOED, _OF_CALL = (*_THOUGHTS, "reasoning_details"), "extra_content"
 #: Finish reasons of failures: aborted, disconnected, out of resources.
 _BROKEN = re.compile(
     r"error|abort|cancel|fail|time.?d?.?out|unavailable|resource|overload|interrupt|network|unknown|unspecified|disconnect"
@@ -101,16 +105,16 @@ def read_reply(data: Any) -> ChatReply:
     calls, content = _calls(message.get("tool_calls")), _text(message.get("content"))
     reached_limit = bool(_REACHED_LIMIT.search(finish))
     thoughts = next((message[key] for key in _THOUGHTS if isinstance(message.get(key), str)), "")
+    withheld = bool(_WITHHELD.search(finish))
     if not (content or calls or thoughts):
         content = _text(message.get("refusal")) or content
-        withheld = content or reached_limit or _WITHHELD.search(finish)  # limits may be spent on thoughts
-        if not withheld and (content is None or not finish):
+        if not (content or reached_limit or withheld) and (content is None or not finish):  # thoughts may be its length
             raise BadReply(f"the answer has no content (its finish_reason is {finish[:100]!r})")
     prompt_tokens, completion_tokens, cached_tokens = _usage(data)
     return ChatReply(
         well_formed(content or ""),
         calls,
-        "length" if reached_limit else "stop",
+        "length" if reached_limit else "content_filter" if withheld else "stop",
         _ids(data.get("prompt_token_ids")),
         _ids(choice.get("token_ids")),
         _logprobs(_mapping(choice.get("logprobs")).get("content")),
@@ -118,7 +122,20 @@ def read_reply(data: Any) -> ChatReply:
         completion_tokens,
         cached_tokens,
         thoughts=well_formed(thoughts),
+        echo=_echo(message) if calls else {},
     )
+
+
+def _echo(message: dict[str, Any]) -> dict[str, Any]:
+    echo: dict[str, Any] = {key: message[key] for key in _ECHOED if message.get(key)}
+    extras = [{_OF_CALL: call[_OF_CALL]} if call.get(_OF_CALL) else {} for call in message["tool_calls"]]
+    return dict(json.loads(well_formed(json.dumps({**echo, "tool_calls": extras}, ensure_ascii=False))))
+
+
+def as_answered(message: dict[str, Any], echo: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer's message for a later request, with the fields that its server wants back."""
+    calls = [{**call, **extra} for call, extra in zip(message["tool_calls"], echo["tool_calls"], strict=True)]
+    return {**message, **echo, "tool_calls": calls}
 
 
 def _error(data: Any) -> Any:
@@ -208,7 +225,8 @@ def _add_call(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:
         else:  # a name after a name: another call, or a name in pieces
             begins = bool(name and own and last["id"]) and own != last["id"]
     if begins:
-        calls.append({"index": number, "id": own, "function": {"name": name, "arguments": arguments}})
+        function = {"name": name, "arguments": arguments}
+        calls.append({"index": number, "id": own, "function": function, _OF_CALL: piece.get(_OF_CALL)})
         return
     call = last if numbered else calls[-1]
     call["id"] = call["id"] or own

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollenv.agents.chat.endpoint import Endpoint
+from rollenv.agents.chat.replies import as_answered
 from rollenv.agents.gateway.messages import Finish, FunctionCall, GatewayError, ModelAnswer, ModelRequest, as_openai
 from rollenv.agents.gateway.session import GatewaySession, SampledAnswer
 from rollenv.agents.gateway.tree import Position
 from rollenv.core.errors import UsageError
 
-_FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
+_FINISH: Mapping[str, Finish] = {"length": "length", "content_filter": "content_filter"}
 
 
 class Upstream:
@@ -47,7 +48,7 @@ class Upstream:
         """
         began = time.time()
         try:
-            reply = await self.endpoint.complete(self._body(request))
+            reply = await self.endpoint.complete(self._body(request, position))
         except UsageError as error:
             raise GatewayError("invalid", f"the endpoint refuses: {error}") from error
         ids = {call.id: f"call_{secrets.token_hex(16)}" for call in reply.calls}
@@ -62,12 +63,13 @@ class Upstream:
             cached_tokens=reply.cached_tokens,
             completion_tokens=reply.completion_tokens,
             created=int(began),
+            echo=reply.echo,
         )
         return SampledAnswer(answer, {"began": began, "ended": time.time(), "has_tools": bool(request.tools)})
 
     def count(self, session: GatewaySession, position: Position, request: ModelRequest) -> int:
         """Estimate the number of prompt tokens, as four bytes each."""
-        return len(json.dumps(self._body(request)).encode()) // 4
+        return len(json.dumps(self._body(request, position)).encode()) // 4
 
     def ignores(self, request: ModelRequest) -> list[str]:
         """Return the names of settings that the endpoint is not asked for."""
@@ -76,7 +78,7 @@ class Upstream:
     def release(self, session: GatewaySession) -> None:
         """Do nothing."""
 
-    def _body(self, request: ModelRequest) -> dict[str, Any]:
+    def _body(self, request: ModelRequest, position: Position) -> dict[str, Any]:
         strict = ({"strict": tool["strict"]} if "strict" in tool else {} for tool in request.tools)
         tools = [
             {"type": "function", "function": {**tool["function"], **more}}
@@ -93,6 +95,11 @@ class Upstream:
             "temperature": request.temperature,
             "top_p": request.top_p,
         }
-        body = {"model": self.name or request.model, "messages": [as_openai(message) for message in request.messages]}
+        messages = []
+        for message, node in position.chat:
+            messages.append(as_openai(message))
+            if node and node.answer.echo and len(message.calls) == len(node.answer.calls):
+                messages[-1] = as_answered(messages[-1], node.answer.echo)
+        body = {"model": self.name or request.model, "messages": messages}
         given = {key: value for key, value in settings.items() if value is not None}
         return body | dict(request.more) | given | self.body

@@ -61,9 +61,9 @@ class Tools:
             self._answer.set_result(self._seen)
         self._answer = None
 
-    async def answer(self, message: Any) -> dict[str, Any] | None:
+    async def answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """Answer a JSON-RPC message; None for notifications."""
-        if not isinstance(message, dict) or "id" not in message:
+        if "id" not in message:
             return None
         try:
             result = await self._result(str(message.get("method")), message.get("params") or {})
@@ -71,7 +71,9 @@ class Tools:
         except _Refused as error:
             return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": error.code, "message": str(error)}}
 
-    async def _result(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def _result(self, method: str, params: Any) -> dict[str, Any]:
+        if not isinstance(params, dict):
+            raise _Refused(-32602, "params must be an object")
         if method == "initialize":
             return {
                 "protocolVersion": params.get("protocolVersion", _VERSION),
@@ -87,7 +89,7 @@ class Tools:
         if method != "tools/call":
             raise _Refused(-32601, f"there is no method {method!r}")
         name, arguments = params.get("name"), params.get("arguments") or {}
-        if name not in {one["name"] for one in self.functions} or not isinstance(arguments, dict):
+        if name not in [one["name"] for one in self.functions] or not isinstance(arguments, dict):
             raise _Refused(-32602, f"there is no tool {name!r}, or its arguments are no object")
         if name == "look" and LOOK in self.functions:
             return _content(*self._seen)

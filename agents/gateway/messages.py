@@ -75,7 +75,7 @@ class ModelRequest:
     """Id of the answer whose chat precedes ``messages`` (``previous_response_id``)."""
 
 
-Finish = Literal["stop", "stop_text", "length", "tool_calls"]
+Finish = Literal["stop", "stop_text", "length", "tool_calls", "content_filter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,8 @@ class ModelAnswer:
     """Id without the prefix of a dialect ("chatcmpl-", "resp_", "msg_")."""
     created: int = 0
     """Seconds since 1970."""
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    """What an endpoint wants back with the answer's calls; see :class:`~rollenv.agents.chat.replies.ChatReply`."""
 
     @property
     def message(self) -> Message:

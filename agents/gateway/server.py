@@ -8,12 +8,14 @@ import functools
 import hashlib
 import hmac
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
 from rollenv.agents.gateway.dialects import Dialect, chat, dialects, models
+from rollenv.agents.gateway.dialects.fields import readable
 from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended_error
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.sessions import GatewaySessions
@@ -56,9 +58,15 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
         for model in models(filter(None, [gateway.model.name]))["data"]:
             if model["id"] == name:
                 return JSONResponse(model)
-        missing = GatewayError("not_found", f"there is no model {name!r}; the model here is {gateway.model.name!r}")
+        return missing(http, f"there is no model {name!r}; the model here is {gateway.model.name!r}")
+
+    async def no_route(http: Http, _: Exception) -> Response:
+        paths = (path for dialect in dialects().values() for path in (*dialect.paths, *dialect.counts))
+        return missing(http, f"a gateway has no such address; it has models, {', '.join(paths)}")
+
+    def missing(http: Http, problem: str) -> Response:
         dialect = dialects().get("messages" if "anthropic-version" in http.headers else "chat", chat)
-        return JSONResponse(dialect.error(missing), 404)
+        return JSONResponse(dialect.error(GatewayError("not_found", problem)), 404)
 
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
@@ -71,7 +79,7 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
                 routes.append(Route(f"{prefix}/{path}", _endpoint(gateway, dialect, work), methods=["POST"]))
     routes.append(Route("/s/{key}/mcp", _tools(gateway), methods=["POST"]))
     routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers={404: no_route})
 
 
 def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
@@ -99,6 +107,8 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
     if session.reading >= session.caps.waiting:
         session.forget_delivered()
         raise session.refuse_crowded()
+    if "content-encoding" in http.headers:
+        raise GatewayError("invalid", "compressed bodies are not read here; send it without a content-encoding")
     context, cap = session.model.max_context, session.caps.body
     most = cap if session.model.sees else min(cap, _BYTES * context)  # a picture has few tokens for its bytes
     length = http.headers.get("content-length", "0")
@@ -190,7 +200,7 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
         disconnect.cancel()
     headers = {"content-type": "text/event-stream" if request.stream else "application/json"}
     if ignored := session.model.ignores(request):
-        headers[IGNORED] = ", ".join(ignored).encode("ascii", "replace").decode()[:1000]
+        headers[IGNORED] = re.sub("[^ -~]", "?", ", ".join(ignored))[:1000].strip()
     if disconnected:
         call.cancel()
         await asyncio.wait((call,))
@@ -261,7 +271,7 @@ def _tools(gateway: GatewaySessions) -> Callable[[Http], Any]:
             session = _session(gateway, http)
             if session.tools is None:
                 raise GatewayError("not_found", "this session has no tools")
-            message = json.loads(await _body(http, session))
+            message = readable(json.loads(await _body(http, session)))
         except GatewayError as error:
             return JSONResponse({"error": str(error)}, error.status)
         except (ValueError, RecursionError):

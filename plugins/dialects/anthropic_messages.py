@@ -19,7 +19,10 @@ _READ = (
     *("messages", "system", "model", "tools", "tool_choice", "stop_sequences", "max_tokens", "temperature", "top_p"),
     *("stream", "output_config", "output_format"),
 )
-_STOP_REASONS = {"stop": "end_turn", "stop_text": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
+_STOP_REASONS = {
+    **{"stop": "end_turn", "stop_text": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"},
+    "content_filter": "refusal",
+}
 _ERROR_TYPES = {
     "auth": "authentication_error",
     "not_found": "not_found_error",

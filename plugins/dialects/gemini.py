@@ -147,7 +147,7 @@ def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         parts.append({"text": answer.text})
     for call in answer.calls:
         parts.append({"functionCall": {"id": call.id, "name": call.name, "args": common.as_object(call)}})
-    finish = "MAX_TOKENS" if answer.finish == "length" else "STOP"
+    finish = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}.get(answer.finish, "STOP")
     usage = {
         "promptTokenCount": answer.prompt_tokens,
         "cachedContentTokenCount": answer.cached_tokens,

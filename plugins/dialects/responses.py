@@ -12,7 +12,7 @@ from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message,
 from rollenv.plugins.dialects import response_items
 
 paths = ("responses",)
-counts = chat.counts
+counts = {"responses/input_tokens": "input_tokens"}
 keepalive = chat.keepalive
 status = chat.status
 error = chat.error
@@ -28,6 +28,7 @@ _OF_CHAT = (
     *("metadata", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention", "safety_identifier"),
     *("service_tier", "user"),
 )
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 #: What the events of an item add to it, by its type.
 _STREAMED = {"message": "content", "reasoning": "content", "function_call": "arguments", "custom_tool_call": "input"}
 
@@ -196,7 +197,7 @@ def _tools(of: dict[str, Any], where: str, namespace: str = "") -> Iterator[dict
 
 def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
-    cut, wanted = answer.finish == "length", dict(request.more.get("response_format", {"type": "text"}))
+    cut, wanted = _CUT.get(answer.finish), dict(request.more.get("response_format", {"type": "text"}))
     wanted |= wanted.pop("json_schema", {})
     state = "incomplete" if cut else "completed"
     output: list[dict[str, Any]] = []
@@ -220,7 +221,7 @@ def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         "created_at": answer.created,
         "status": state,
         "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "incomplete_details": {"reason": cut} if cut else None,
         "instructions": None,
         "max_output_tokens": request.max_tokens,
         "metadata": {},

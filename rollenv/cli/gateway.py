@@ -20,6 +20,8 @@ from rollenv.core.errors import UsageError
 
 #: Seconds between two looks for a new checkpoint.
 _FOLLOW_SECONDS = 1.0
+#: Seconds for an answer of an upstream endpoint, which clients of the gateway wait too by default.
+_TIMEOUT = 600.0
 #: Characters for a reward in a file of chats.
 _REWARD = 25
 
@@ -92,7 +94,7 @@ def command(
 
 def _model(model: str, upstream: str, options: AgentOptions) -> Any:
     """Make the model of a name, or the upstream endpoint."""
-    from rollenv.agents.chat.endpoint import Endpoint
+    from rollenv.agents.chat.endpoint import Endpoint, Patience
     from rollenv.agents.gateway.endpoint import Upstream
     from rollenv.agents.gateway.policy import PolicyModel
 
@@ -102,7 +104,7 @@ def _model(model: str, upstream: str, options: AgentOptions) -> Any:
         sampling = {"temperature": options.temperature, "max_tokens": options.max_tokens}
         body = {name: value for name, value in sampling.items() if value is not None}
         key, names = os.environ.get("OPENAI_API_KEY") or None, sent_names(options.send_as)
-        return Upstream(Endpoint(upstream, key, names=names), model, body=body)
+        return Upstream(Endpoint(upstream, key, names=names, patience=Patience(_TIMEOUT)), model, body=body)
     if model.partition(":")[0] not in ("local", "vllm"):
         raise UsageError(f"--model {model} needs --upstream URL, or is local:FOLDER or vllm:FOLDER")
     agent = make_agent(model, replace(options, max_tokens=options.max_tokens or 1024))

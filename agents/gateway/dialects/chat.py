@@ -13,7 +13,6 @@ paths = ("chat/completions",)
 counts: Mapping[str, str] = {}
 keepalive = b": keepalive\n\n"
 
-_FINISH = {"stop": "stop", "stop_text": "stop", "length": "length", "tool_calls": "tool_calls"}
 #: Fields that are read, or have no use here.
 _READ = (
     *("messages", "model", "tools", "tool_choice", "stop", "max_completion_tokens", "max_tokens", "temperature"),
@@ -61,7 +60,8 @@ def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
             calls = tuple(_call(one, path) for one, path in fields.objects(of, "tool_calls", where))
             # vLLM and OpenRouter use "reasoning", all others DeepSeek's name.
             reasoning = fields.field(of, "reasoning_content", str, where) or fields.text(of, "reasoning", where)
-            yield Message("assistant", text, calls, reasoning=reasoning, images=images)
+            said = text or fields.text(of, "refusal", where)
+            yield Message("assistant", said, calls, reasoning=reasoning, images=images)
         case "tool":
             yield Message("tool", text, call_id=fields.required(of, "tool_call_id", where), images=images)
         case _:
@@ -89,7 +89,7 @@ def response_body(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     if answer.calls:
         message["tool_calls"] = [_written(call, request) for call in answer.calls]
     ids, choice = _tokens(answer, request)
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[answer.finish], **choice}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(answer), **choice}
     return {**_head(answer, request, "chat.completion"), "choices": [choice], "usage": _usage(answer), **ids}
 
 
@@ -112,7 +112,7 @@ def response_events(answer: ModelAnswer, request: ModelRequest) -> Iterator[byte
         (said,) = written[kind].keys() - {"name"}
         yield event(chunk({"tool_calls": [{"index": index, **written, kind: {"name": call.name, said: ""}}]}))
         yield event(chunk({"tool_calls": [{"index": index, kind: {said: written[kind][said]}}]}))
-    yield event(chunk({}, _FINISH[answer.finish]))
+    yield event(chunk({}, _finish(answer)))
     if request.include_usage:
         yield event({**head, "choices": [], "usage": _usage(answer)})
     yield b"data: [DONE]\n\n"
@@ -120,6 +120,10 @@ def response_events(answer: ModelAnswer, request: ModelRequest) -> Iterator[byte
 
 def _head(answer: ModelAnswer, request: ModelRequest, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": request.model}
+
+
+def _finish(answer: ModelAnswer) -> str:
+    return "stop" if answer.stop_text else answer.finish
 
 
 def _written(call: FunctionCall, request: ModelRequest) -> dict[str, Any]:
