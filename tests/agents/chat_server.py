@@ -126,11 +126,12 @@ def events(data: dict[str, Any], size: int = 3) -> bytes:
     """The same completion as a stream of events, its text in pieces of ``size`` characters."""
     choice = data["choices"][0]
     message, text = choice["message"], choice["message"]["content"]
-    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None if text is None else ""}]
+    others = {key: value for key, value in message.items() if key != "tool_calls"}
+    deltas: list[dict[str, Any]] = [{**others, "content": None if text is None else ""}]
     deltas += [{"content": text[i : i + size]} for i in range(0, len(text or ""), size)]
     for index, call in enumerate(message.get("tool_calls", ())):
         function = call["function"]
-        start = {"index": index, "id": call["id"], "function": {"name": function["name"], "arguments": ""}}
+        start = {**call, "index": index, "function": {"name": function["name"], "arguments": ""}}
         deltas.append({"tool_calls": [start]})
         for i in range(0, len(function["arguments"]), size):
             deltas.append(

@@ -364,8 +364,10 @@ CALLS = [
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(("text", "info"), [(None, {"use_tool": True}), ("Let me see.", {})])
-def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, text, info):
-    data = completion(text, message={"tool_calls": CALLS}, finish_reason="tool_calls")
+@pytest.mark.parametrize("thought", [{}, {"reasoning": "hm"}])
+def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, text, info, thought):
+    calls = [{**CALLS[0], "extra_content": {"google": {"thought_signature": "s"}}}, CALLS[1]]
+    data = completion(text, message={"tool_calls": calls, **thought}, finish_reason="tool_calls")
     tools = [{"type": "function", "function": {"name": "add"}}]
     with ChatServer(replying(data)) as server:
         agent = ChatAgent("tiny", server.url, tools=tools, stream=streaming, patience=SOON)
@@ -375,7 +377,7 @@ def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, te
     assert action.text.startswith(text or "<tool_call>")
     assert server.requests[0]["tools"] == tools
     assert server.requests[1]["messages"][1:] == [
-        {"role": "assistant", "content": text or "", "tool_calls": CALLS},
+        {"role": "assistant", "content": text or "", "tool_calls": calls, **thought},
         {"role": "tool", "tool_call_id": "call_1", "content": "3"},
         {"role": "tool", "tool_call_id": "call_2", "content": "(answered above)"},
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import sys
 import httpx
 import pytest
 from chat_server import ChatServer, completion
-from test_gateway import HELLO, body, call_over_http, post, scripted
+from test_gateway import BASH, HELLO, body, call_over_http, post, scripted
 
 import rollenv
 from rollenv.agents.chat.endpoint import Endpoint, Patience
@@ -183,6 +184,56 @@ def test_settings_reach_an_endpoint_and_those_without_an_effect_are_named():
     assert sent["tools"][0]["function"]["strict"] is True
     _, ignored = call_over_http(work)
     assert ignored == ["seed", "response_format", "parallel_tool_calls", "tools.strict"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages"])
+def test_an_endpoint_gets_back_what_it_wants_with_its_calls(path, tmp_path):
+    """DeepSeek refuses a chat without the thoughts before its calls, and Gemini one without its signatures."""
+    signed = {"extra_content": {"google": {"thought_signature": "s"}}}
+    calls = [{"id": f"c{i}", "type": "function", "function": {"name": "bash", "arguments": "{}"}} for i in (1, 2)]
+    answered = completion("", message={"reasoning_content": "hm", "tool_calls": [{**calls[0], **signed}, calls[1]]})
+    chat = {**HELLO, "max_tokens": 9, "tools": [{"name": "bash", "input_schema": {}}] if path == "messages" else [BASH]}
+
+    async def work(gateway, client):
+        told = (await post(client, session := gateway.open(), path, json=chat)).json()
+        if path == "messages":
+            back = [block for block in told["content"] if block["type"] == "tool_use"]
+            results = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": b["id"]} for b in back]}]
+            said = {"role": "assistant", "content": back}
+        else:
+            said = {name: told["choices"][0]["message"][name] for name in ("role", "content", "tool_calls")}
+            results = [{"role": "tool", "tool_call_id": c["id"], "content": ""} for c in said["tool_calls"]]
+        return (await post(client, session, path, json={**chat, "messages": [*HELLO["messages"], said, *results]})).text
+
+    _, (_, again) = foreign(lambda exchange: exchange.json(answered), work)
+    (said,) = [message for message in again["messages"] if message["role"] == "assistant"]
+    assert said["reasoning_content"] == "hm"
+    assert [call.get("extra_content") for call in said["tool_calls"]] == [signed["extra_content"], None]
+
+
+def test_a_refusal_that_a_client_sends_back_reaches_the_model():
+    chat = [*HELLO["messages"], {"role": "assistant", "content": None, "refusal": "I cannot."}, *HELLO["messages"]]
+
+    async def work(gateway, client):
+        return (await post(client, gateway.open(), json=body(chat))).status_code
+
+    status, (sent,) = foreign(lambda exchange: exchange.json(completion("yes")), work)
+    assert (status, sent["messages"][1]["content"]) == (200, "I cannot.")
+
+
+def test_what_a_gateway_does_not_read_is_refused_in_words():
+    async def work(gateway, client):
+        session, packed = gateway.open(), {"content-encoding": "gzip"}
+        unknown = await post(client, session, "embeddings")
+        compressed = await post(client, session, content=gzip.compress(json.dumps(HELLO).encode()), headers=packed)
+        named = await post(client, session, json={**HELLO, " a\r\nb\x00é": 1})
+        return unknown, compressed, named
+
+    unknown, compressed, named = call_over_http(work)
+    assert (unknown.status_code, compressed.status_code, named.status_code) == (404, 400, 200)
+    assert "chat/completions" in unknown.json()["error"]["message"]
+    assert "content-encoding" in compressed.json()["error"]["message"]
+    assert named.headers["x-rollenv-ignored"].startswith("a??b")
 
 
 def test_a_listed_model_can_be_retrieved():

@@ -19,6 +19,7 @@ import rollenv
 from rollenv.agents.gateway import server
 from rollenv.agents.gateway.dialects import Known, dialects
 from rollenv.agents.gateway.gateway import Gateway
+from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.messages import GatewayError, Message, ModelRequest
 from rollenv.agents.gateway.server import admin_app
 from rollenv.agents.gateway.session import Caps
@@ -104,6 +105,29 @@ def test_every_field_of_the_wrong_shape_is_read_or_refused_whatever_was_read_bef
             outcomes[type(outcome) is tuple and outcome[0]] += 1
     assert outcomes.keys() <= {False, "invalid", "not_found"}
     assert outcomes["invalid"] > outcomes[False] > 0
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_whatever_is_sent_to_the_tools_is_answered_or_refused(wrong):
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "step", "arguments": {"action": "a"}}}
+    opens = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}
+
+    async def work(gateway, client):
+        session = gateway.open()
+        session.tools = Tools()
+        for whole in (call, opens):
+            for path in places(whole):
+                sending = asyncio.ensure_future(
+                    client.post(f"{session.anthropic_url}/mcp", content=json.dumps(changed(whole, path, wrong)))
+                )
+                acting = asyncio.ensure_future(session.tools.next_action())
+                await asyncio.wait((sending, acting), return_when=asyncio.FIRST_COMPLETED)
+                if acting.done():
+                    session.tools.show("seen")
+                acting.cancel()
+                assert (await sending).status_code in (200, 202, 400), path
+
+    call_over_http(work)
 
 
 @pytest.mark.combinations

@@ -164,6 +164,15 @@ def test_what_an_sdk_receives_and_sends_back_is_the_answer(way, answer):
         assert back == answer.message
 
 
+def test_that_an_answer_was_withheld_is_said_in_each_sdk():
+    gateway = Gateway(ModelAnswer("", finish="content_filter", **NUMBERS))
+    assert chat_whole(gateway).choices[0].finish_reason == "content_filter"
+    for ask in (responses_whole, responses_stream):
+        assert ask(gateway).incomplete_details.reason == "content_filter"
+    for ask in (messages_whole, messages_stream):
+        assert ask(gateway).stop_reason == "refusal"
+
+
 @every_answer
 def test_ends_and_usage_in_each_sdk(answer):
     for ask in (chat_whole, chat_stream):
