@@ -46,20 +46,26 @@ class Tools:
         self.instructions = instructions
         self._seen = bound(MARK * len(images), images), images
         self._turn = asyncio.Lock()
-        self._actions: asyncio.Queue[tuple[str, asyncio.Future[_Seen]]] = asyncio.Queue()
+        self._actions: asyncio.Queue[str] = asyncio.Queue()
         self._answer: asyncio.Future[_Seen] | None = None
+        """Answers the action in progress."""
+        self._over = False
 
     async def next_action(self) -> str:
         """Wait for the program's next action."""
-        action, self._answer = await self._actions.get()
-        return action
+        return await self._actions.get()
 
     def show(self, observation: str, images: Sequence[Picture] = ()) -> None:
         """Answer the last action."""
         self._seen = bound(observation, images), images
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(self._seen)
-        self._answer = None
+
+    def close(self) -> None:
+        """Refuse the action in progress and later ones, as the episode is over."""
+        self._over = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(_Refused(-32000, "the episode is over"))
 
     async def answer(self, message: Mapping[str, Any]) -> dict[str, Any] | None:
         """Answer a JSON-RPC message; None for notifications."""
@@ -100,9 +106,11 @@ class Tools:
         else:
             action = write_calls([(str(name), arguments)])
         async with self._turn:
-            answer: asyncio.Future[_Seen] = asyncio.get_running_loop().create_future()
-            await self._actions.put((action, answer))
-            return _content(*await answer)
+            if self._over:
+                raise _Refused(-32000, "the episode is over")
+            self._answer = asyncio.get_running_loop().create_future()
+            await self._actions.put(action)
+            return _content(*await self._answer)
 
 
 class _Refused(Exception):

@@ -8,9 +8,10 @@ import dataclasses
 import os
 import shlex
 import signal
+import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHandle, OwnsEngine, Session
 from rollenv.agents.engines.base import Sampling
@@ -31,6 +32,8 @@ from rollenv.sandbox import Machine, SandboxError
 
 #: Seconds between two polls of a running harness: initial and maximum.
 _SOON, _LATER = 0.02, 0.25
+#: Maximum length in bytes of what a program on this host prints, whose end is kept.
+_OUTPUT = 1 << 20
 
 
 def concurrent_plays() -> int:
@@ -238,6 +241,8 @@ class OverTools(_Play):
 
     def close(self) -> None:
         super().close()
+        if self.calls.tools is not None:
+            self.calls.tools.close()
         if self._running is not None and not self._running.done():
             self._running.cancel()
         if self._machine is not None:
@@ -253,31 +258,37 @@ class Beside(_Play):
         refuse_pictures(info, "a program that reads a text")
         spec = self.agent.program(self.calls, shown(observation, info), host=self.agent.gateway.address)
         began, name = time.monotonic(), shlex.join(spec["command"])[:200]
-        try:
-            running = await asyncio.create_subprocess_exec(
-                *spec["command"],
-                env=os.environ | spec["env"],
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UsageError(f"cannot run {name}: {error.strerror or error}") from error
-        try:
-            async with asyncio.timeout(self.agent.seconds):
-                said, errors = await running.communicate(spec["stdin"].encode())
-        except TimeoutError:
-            raise AgentFailed(f"{name} has not ended after {self.agent.seconds:g} s") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)  # it may have started others
-            await running.wait()
-        output = errors.decode(errors="replace")
+        with contextlib.ExitStack() as opened:
+            # Files, as a process that it leaves behind would hold pipes open.
+            stdin, stdout, stderr = (opened.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            stdin.write(spec["stdin"].encode())
+            stdin.seek(0)
+            env = os.environ | spec["env"]
+            try:
+                running = await asyncio.create_subprocess_exec(
+                    *spec["command"], env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+                )
+            except OSError as error:
+                raise UsageError(f"cannot run {name}: {error.strerror or error}") from error
+            try:
+                async with asyncio.timeout(self.agent.seconds):
+                    await running.wait()
+            except TimeoutError:
+                raise AgentFailed(f"{name} has not ended after {self.agent.seconds:g} s") from None
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)  # it may have started others
+                await running.wait()
+            said, output = _end_of(stdout), _end_of(stderr)
         self.ended = {"exit_code": running.returncode, "output": output, "seconds": time.monotonic() - began}
         if running.returncode:
             raise AgentFailed(f"{name} ended with exit code {running.returncode}: {output.strip()[-500:]}")
-        return self.action(said.decode(errors="replace").strip())
+        return self.action(said.strip())
+
+
+def _end_of(file: IO[bytes]) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _OUTPUT))
+    return file.read().decode(errors="replace")
 
 
 def shown_tools(tools: Tools) -> str:

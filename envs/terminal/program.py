@@ -22,6 +22,8 @@ _OUTPUT, _TRANSCRIPT = 20_000, 2_000_000
 _LONGER = 300.0
 _PREPARE = 'rm -rf "$1" && mkdir -p "$1" && cat > "$1/stdin" && chmod 700 "$1"'
 _START = 'exec "$@" < "$HARNESS_HOME/stdin" > "$HARNESS_HOME/output" 2>&1'
+#: Script that reads the end of files, and of nothing that has no end, such as a pipe.
+_READ = 'for each in {0}; do test -f "$each" && cat "$each"; done | tail -c {1}'
 #: Script that kills processes from the runtimes, including daemons; the pattern does not match this script.
 _END = f"""
 for _ in 1 2 3 4 5 6 7 8 9 10; do
@@ -114,9 +116,9 @@ class Program:
                 self._handle.wait(5.0)
             self._handle.kill()
             ended["exit_code"] = None if running else self._handle.wait().exit_code
-            ended["output"] = self._inside(f"cat {self.home}/output | tail -c {_OUTPUT}")
+            ended["output"] = self._inside(_READ.format(f"{self.home}/output", _OUTPUT))
             if self.transcript:
-                ended["transcript"] = self._inside(f"cat {self.transcript} | tail -c {_TRANSCRIPT}")
+                ended["transcript"] = self._inside(_READ.format(self.transcript, _TRANSCRIPT))
             self._inside(f"rm -rf {self.home}", user="0")
         except SandboxError as error:  # the machine has died, or has no such user or folder
             ended["output"] = str(error)

@@ -130,6 +130,20 @@ def test_whatever_is_sent_to_the_tools_is_answered_or_refused(wrong):
     call_over_http(work)
 
 
+def test_an_action_that_waits_is_told_that_the_episode_is_over():
+    step = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "step", "arguments": {"action": "a"}}}
+
+    async def work(gateway, client):
+        session = gateway.open()
+        session.tools = Tools()
+        waiting = [asyncio.ensure_future(client.post(f"{session.anthropic_url}/mcp", json=step)) for _ in range(3)]
+        await session.tools.next_action()
+        session.tools.close()
+        return [(await one).json()["error"]["message"] for one in waiting]
+
+    assert call_over_http(work) == ["the episode is over"] * 3
+
+
 @pytest.mark.combinations
 @pytest.mark.parametrize("dialect", [*BODIES, "messages/count_tokens"])
 def test_whatever_is_sent_is_answered_or_refused(dialect):

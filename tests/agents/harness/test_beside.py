@@ -79,6 +79,13 @@ def test_a_program_that_fails_ends_its_episode(model, tmp_path, program, setting
     assert re.search(error, episode.error)
 
 
+def test_a_program_that_leaves_a_process_behind_has_ended(model, tmp_path):
+    leaves = "import subprocess\nsubprocess.Popen(['sleep', '600'])\n"
+    episode = played(model, tmp_path, f"said('x')\n{leaves}print('4')\n")
+    assert episode.complete, episode.error
+    assert episode.record["exit_code"] == 0
+
+
 def test_a_program_that_is_not_there_is_an_error(model):
     agent, missing = HarnessAgent(model, "command:no-such-program-here"), "cannot run no-such-program-here"
     with RolloutManager(agent) as manager, pytest.raises(UsageError, match=missing):

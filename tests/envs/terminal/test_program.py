@@ -88,6 +88,13 @@ def test_a_program_that_removes_what_it_is_ended_with_has_failed_like_any_other(
     assert (reward, terminated, info["success"]) == (0.0, True, False)
 
 
+@pytest.mark.parametrize("left", ["mkfifo output", "ln -s /dev/zero output", "mkdir output"])
+def test_what_has_no_end_is_no_output(env, left):
+    command = ["bash", "-c", f"cd $HARNESS_HOME && rm output && {left}"]
+    ended = played(env, {"command": command, "transcript": "/run/harness/out*"})
+    assert (ended["exit_code"], ended["output"], ended["transcript"]) == (0, "", "")
+
+
 def test_a_machine_that_ends_ends_its_program(env):
     env.start_program({**HOME, "command": ["sleep", "100"]})
     env.machine.kill()
