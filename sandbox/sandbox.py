@@ -87,7 +87,7 @@ class BaseSandbox(ProgramRunner):
             self._timer = self._ends = None
             if seconds is not None:
                 self._ends = time.monotonic() + seconds
-                self._timer = threading.Timer(seconds, self.kill)
+                self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self.kill)
                 self._timer.daemon = True
                 self._timer.start()
 

@@ -240,7 +240,7 @@ def to_bytes(text: str | bytes) -> bytes:
             return text.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             return text.encode("utf-8", "surrogatepass")
-    return bytes(text)
+    return bytes(memoryview(text))  # a number would be so many zeros
 
 
 #: Maximum characters, depth and elements of a JSON document from code.

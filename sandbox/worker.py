@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import queue
+import re
 import signal
 import threading
 import time
@@ -54,6 +55,8 @@ OPERATION = 30.0
 PIECE = 1 << 20
 #: Maximum characters of code.
 MAX_CODE = 8 << 20
+#: Characters that no environment variable can have; other surrogates stand for bytes.
+_UNSENDABLE = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
 _MAX_MESSAGE = 256 << 20
 #: What an error shows of a kernel's standard error.
 _LAST_LINES, _LAST_CHARACTERS = 4, 800
@@ -185,6 +188,9 @@ class SandboxWorker:
         """
         if len(getattr(request, "code", "")) > MAX_CODE:
             raise InvalidArgument(f"code can have at most {MAX_CODE} characters; write the rest to a file")
+        for name, value in (getattr(request, "env", None) or {}).items():
+            if not isinstance(value, str) or not name or "=" in name or _UNSENDABLE.search(name + value):
+                raise InvalidArgument(f"no environment variable can be {name!r} = {value!r:.80}")
         number: int = next(self._numbers)
         inbox: Inbox = queue.SimpleQueue()
         self._waiting[number] = inbox

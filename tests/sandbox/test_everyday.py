@@ -23,6 +23,7 @@ from rollenv.sandbox import (
     Execution,
     FileIsDirectory,
     FileRefused,
+    InvalidArgument,
     Limits,
     NotADirectory,
     NotFound,
@@ -141,6 +142,23 @@ def test_a_large_input_is_read_as_it_is_needed_and_output_keeps_its_characters(b
 def test_variables_for_one_cell(box):
     assert box.run_code("import os; os.environ['X']", env={"X": "5"}).text == "'5'"
     assert box.run_code("os.environ.get('X')").text is None
+
+
+@pytest.mark.parametrize(
+    "env", [{"A=B": "x"}, {"": "x"}, {"A\0": "x"}, {"A": "\0"}, {"A": "\ud800"}, {"A": 1}], ids=repr
+)
+def test_variables_that_cannot_be_are_refused_and_cost_no_state(box, env):
+    box.run_code("kept = 1")
+    for run in (box.run_code, box.commands.run):
+        with pytest.raises(InvalidArgument, match="environment variable"):
+            run("1", env=env)
+    assert box.run_code("kept").text == "1"
+
+
+def test_a_content_is_a_text_or_bytes(box):
+    with pytest.raises(TypeError):
+        box.files.write("zeros", 5)
+    assert not box.files.exists("zeros")
 
 
 def test_where_a_command_starts(box):

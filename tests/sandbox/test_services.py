@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import shlex
 import time
 from collections.abc import Callable
@@ -112,6 +113,7 @@ def test_a_folder_is_watched(box):
     shallow = box.files.watch("seen", on_event=events.append)
     deep = box.files.watch("seen", recursive=True)
     box.run_code("""
+import math
 import os
 open('seen/a', 'w').write('x'); os.chmod('seen/a', 0o600); os.rename('seen/a', 'seen/b'); os.remove('seen/b')
 open('seen/deep/c', 'w').close()
@@ -211,6 +213,7 @@ def test_metrics(box):
     box.run_code("del x")
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_sandbox_lives_as_long_as_set(backend):
     with Sandbox.create(**backend, timeout=100) as box:
         assert box.expires_at == pytest.approx(time.time() + 100, abs=5)
@@ -218,6 +221,7 @@ def test_a_sandbox_lives_as_long_as_set(backend):
         assert box.expires_at is None
         with pytest.raises(InvalidArgument, match="above 0"):
             box.set_timeout(0)
+        box.set_timeout(math.inf)
         box.set_timeout(0.7)
         with pytest.raises(SandboxDied):
             box.run_code("import time; time.sleep(15)")
