@@ -17,14 +17,7 @@ from rollenv.agents.model_files import loading, only_adapter, reading
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
-from rollenv.agents.prompts.session import (
-    AGENT_FILE,
-    ResponseText,
-    TokenSession,
-    plain_ids,
-    saved_format,
-    stop_ids,
-)
+from rollenv.agents.prompts.session import AGENT_FILE, ResponseText, TokenSession, plain_ids, saved_format, stop_ids
 from rollenv.agents.prompts.step import StepEpisode, as_text
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra

@@ -16,18 +16,8 @@ from rollenv.trainers import checkpoint
 from rollenv.trainers.columns import Columns, TrainingError
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import Ppo
-from rollenv.trainers.diagnostics import (
-    POSITIONS,
-    TURNS,
-    by_bucket,
-    floats,
-)
-from rollenv.trainers.experience import (
-    Experience,
-    Floats,
-    Ints,
-    minibatches,
-)
+from rollenv.trainers.diagnostics import POSITIONS, TURNS, by_bucket, floats
+from rollenv.trainers.experience import Experience, Floats, Ints, minibatches
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import HIDDEN, Output
 from rollenv.trainers.policies.packed import Packed

@@ -25,6 +25,7 @@ from rollenv.core.needs import extra
 
 with extra("serve", "A gateway"):
     from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
     from starlette.requests import Request as Http
     from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -54,19 +55,16 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
         return JSONResponse(models(filter(None, [gateway.model.name])))
 
     async def show_model(http: Http) -> Response:
-        name = http.path_params["model"]
         for model in models(filter(None, [gateway.model.name]))["data"]:
-            if model["id"] == name:
+            if model["id"] == http.path_params["model"]:
                 return JSONResponse(model)
-        return missing(http, f"there is no model {name!r}; the model here is {gateway.model.name!r}")
+        raise HTTPException(404)
 
-    async def no_route(http: Http, _: Exception) -> Response:
+    async def missing(http: Http, _: Exception) -> Response:
         paths = (path for dialect in dialects().values() for path in (*dialect.paths, *dialect.counts))
-        return missing(http, f"a gateway has no such address; it has models, {', '.join(paths)}")
-
-    def missing(http: Http, problem: str) -> Response:
+        there = f"the model {gateway.model.name!r}, and the addresses models, {', '.join(paths)}"
         dialect = dialects().get("messages" if "anthropic-version" in http.headers else "chat", chat)
-        return JSONResponse(dialect.error(GatewayError("not_found", problem)), 404)
+        return JSONResponse(dialect.error(GatewayError("not_found", f"this is not here; there are {there}")), 404)
 
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
@@ -79,7 +77,7 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
                 routes.append(Route(f"{prefix}/{path}", _endpoint(gateway, dialect, work), methods=["POST"]))
     routes.append(Route("/s/{key}/mcp", _tools(gateway), methods=["POST"]))
     routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
-    return Starlette(routes=routes, exception_handlers={404: no_route})
+    return Starlette(routes=routes, exception_handlers={404: missing})
 
 
 def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
@@ -107,8 +105,6 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
     if session.reading >= session.caps.waiting:
         session.forget_delivered()
         raise session.refuse_crowded()
-    if "content-encoding" in http.headers:
-        raise GatewayError("invalid", "compressed bodies are not read here; send it without a content-encoding")
     context, cap = session.model.max_context, session.caps.body
     most = cap if session.model.sees else min(cap, _BYTES * context)  # a picture has few tokens for its bytes
     length = http.headers.get("content-length", "0")
@@ -143,7 +139,8 @@ def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> ModelReques
         try:
             data = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise GatewayError("invalid", f"the body is not JSON: {error or 'it is nested too deeply'}") from error
+            why = error or "it is nested too deeply"
+            raise GatewayError("invalid", f"the body is not JSON without a content-encoding: {why}") from error
         return session.with_previous(dialect.read(data, session.find_answer, session.known_in[dialect]))
 
 

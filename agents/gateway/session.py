@@ -19,14 +19,7 @@ from rollenv.agents.base import Action, AgentFailed, ContextFull, EndpointRefuse
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
-from rollenv.agents.gateway.messages import (
-    GatewayError,
-    ModelAnswer,
-    ModelRequest,
-    as_openai,
-    ended_error,
-    image_json,
-)
+from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, as_openai, ended_error, image_json
 from rollenv.agents.gateway.record import CallRecord
 from rollenv.agents.gateway.tree import KINDS, TRAINED, CallNode, CallTree, Ids, Kind, Position, in_lines, kinds
 from rollenv.core.errors import RollenvError, UsageError

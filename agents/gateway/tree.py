@@ -14,14 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rollenv.agents.gateway.messages import (
-    FunctionCall,
-    Message,
-    ModelAnswer,
-    ModelRequest,
-    canonical,
-    image_json,
-)
+from rollenv.agents.gateway.messages import FunctionCall, Message, ModelAnswer, ModelRequest, canonical, image_json
 from rollenv.core.pictures import Picture
 
 Ids = tuple[int, ...]

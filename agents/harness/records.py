@@ -16,24 +16,7 @@ from rollenv.core.plugins import entry_points, load
 
 GROUP = "rollenv.harnesses"
 
-#: Variables of templates, in braces. Other braces are literal.
-VARIABLES = frozenset(
-    {
-        "arch",
-        "base_url",
-        "context",
-        "home",
-        "instruction",
-        "key",
-        "machine",
-        "max_turns",
-        "mcp_url",
-        "model",
-        "programs",
-        "runtime",
-        "scripts",
-    }
-)
+#: A variable of a template. Other braces are literal.
 _NAMED = re.compile(r"\{([a-z_]+)\}")
 Dialect = Literal["chat", "responses", "messages"]
 
@@ -101,7 +84,7 @@ def filled(template: Any, values: Mapping[str, Any]) -> Any:
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
-            raise UsageError(f"{match[0]} is no variable of a harness; there are {', '.join(sorted(VARIABLES))}")
+            raise UsageError(f"{match[0]} is no variable of a harness; there are {', '.join(sorted(values))}")
         return str(values[match[1]])
 
     return _NAMED.sub(value, template)

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rollenv.cli import completion
-from rollenv.cli.common import (
-    AGENT_HELP,
-    AgentOptions,
-    console,
-    describe_data,
-    make_agent,
-    print_result,
-    print_tables,
-)
+from rollenv.cli.common import AGENT_HELP, AgentOptions, console, describe_data, make_agent, print_result, print_tables
 from rollenv.cli.playing import writes
 from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers

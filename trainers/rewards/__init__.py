@@ -16,13 +16,4 @@ from rollenv.trainers.rewards.format import Format
 from rollenv.trainers.rewards.function import FunctionFailed, FunctionReward
 from rollenv.trainers.rewards.judge import Judge, JudgeFailed
 
-__all__ = [
-    "ByDomain",
-    "Format",
-    "FunctionFailed",
-    "FunctionReward",
-    "Judge",
-    "JudgeFailed",
-    "Reward",
-    "Sum",
-]
+__all__ = ["ByDomain", "Format", "FunctionFailed", "FunctionReward", "Judge", "JudgeFailed", "Reward", "Sum"]

@@ -14,13 +14,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.plugins import function_at
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.rewards import (
-    AnyDomainReward,
-    FormatReward,
-    LearnedDomainReward,
-    OwnReward,
-    PackageReward,
-)
+from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, LearnedDomainReward, OwnReward, PackageReward
 from rollenv.trainers.config.tasks import pattern_of, task_domains
 from rollenv.trainers.rewards.base import Reward, Sum, domains
 from rollenv.trainers.rewards.format import Format
