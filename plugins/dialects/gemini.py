@@ -105,22 +105,30 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
             response = fields.field(result, "response", dict, at) or {}
             only = response.get("output", response.get("result")) if len(response) == 1 else None
             name = fields.text(result, "id", at) or f"{fields.required(result, 'name', at)}()"
-            yield Message("tool", only if isinstance(only, str) else fields.compact(response), call_id=name)
+            said = only if isinstance(only, str) else fields.compact(response)
+            beside, images = contents.join_blocks([_block(*one) for one in fields.objects(result, "parts", at)])
+            yield Message("tool", f"{said}\n{beside}" if beside else said, call_id=name, images=images)
             results += 1
-        elif data := fields.field(part, "inlineData", dict, at) or fields.field(part, "fileData", dict, at):
-            kind, inline = fields.text(data, "mimeType", at), fields.text(data, "data", at)
-            url = data.get("fileUri") or f"data:{kind};base64,{inline.replace('-', '+').replace('_', '/')}"
-            shown = {"type": "image", "image_url": url} if kind.startswith("image/") else {"type": "input_file"}
-            key = "file_url" if data.get("fileUri") else "file_data"
-            blocks.append(({"filename": fields.text(data, "displayName", at), key: url, **shown}, at))
         elif part.get("thought") is True:
             reasoning += fields.text(part, "text", at)
         else:
-            other = next((key for key in part if key not in ("text", "thought", "thoughtSignature")), "text")
-            blocks.append(({**part, "type": other}, at))
+            blocks.append(_block(part, at))
     if blocks or calls or not results:
         text, images = contents.join_blocks(blocks)
         yield Message(_ROLES[role], text, tuple(calls), reasoning=reasoning, images=images)
+
+
+def _block(part: dict[str, Any], at: str) -> tuple[dict[str, Any], str]:
+    """Return the block of a part that is data or a text."""
+    data = fields.field(part, "inlineData", dict, at) or fields.field(part, "fileData", dict, at)
+    if not data:
+        other = next((key for key in part if key not in ("text", "thought", "thoughtSignature")), "text")
+        return {**part, "type": other}, at
+    kind, inline = fields.text(data, "mimeType", at), fields.text(data, "data", at)
+    url = data.get("fileUri") or f"data:{kind};base64,{inline.replace('-', '+').replace('_', '/')}"
+    shown = {"type": "image", "image_url": url} if kind.startswith("image/") else {"type": "input_file"}
+    key = "file_url" if data.get("fileUri") else "file_data"
+    return {"filename": fields.text(data, "displayName", at), key: url, **shown}, at
 
 
 def _match_by_name(messages: list[Message]) -> Iterator[Message]:

@@ -129,6 +129,17 @@ def test_tools_and_the_choice_among_them(config, choice):
     assert request.tools[1]["function"]["parameters"] == TOOL["parameters"]
 
 
+def test_data_beside_a_result_belong_to_it():
+    data = {"inlineData": {"mimeType": "image/png", "data": "AA_-"}}
+    named = {"fileData": {"mimeType": "application/pdf", "fileUri": "gs://a/b.pdf"}}
+    result = {"id": "c1", "name": "read", "response": {"output": "two files"}, "parts": [data, named]}
+    body = {"contents": [*ASKED, {"role": "user", "parts": [{"functionResponse": result}]}]}
+    message = GEMINI.read(body, nothing_stored).messages[-1]
+    assert message.images == ("data:image/png;base64,AA/+",)
+    assert message.text.startswith("two files\n[input_file: ")
+    assert "b.pdf" in message.text
+
+
 def test_settings_are_read():
     config = {"temperature": 0.5, "topP": 1, "maxOutputTokens": 7, "stopSequences": ["a"], "candidateCount": 1}
     request = GEMINI.read({"contents": ASKED, "generationConfig": config}, nothing_stored)
