@@ -97,6 +97,8 @@ def operation_error(number: int, message: str) -> SandboxError:
         return ContextBusy(message)
     if number == numbers.ESHUTDOWN:
         return SandboxPaused(message)
+    if number == numbers.EAGAIN:
+        message += ": the sandbox has no process left for it; end some, or remove contexts"
     error = _KINDS.get(number, SandboxFileError)(message)
     error.errno = number
     return error

@@ -30,6 +30,7 @@ from rollenv.sandbox import (
     Pool,
     Sandbox,
     SandboxDied,
+    SandboxError,
     SandboxFileError,
 )
 from rollenv.sandbox.types import to_bytes
@@ -153,6 +154,11 @@ def test_variables_that_cannot_be_are_refused_and_cost_no_state(box, env):
         with pytest.raises(InvalidArgument, match="environment variable"):
             run("1", env=env)
     assert box.run_code("kept").text == "1"
+
+
+def test_contexts_that_are_too_many_are_named():
+    with Sandbox.create(limits=Limits(processes=4)) as box, pytest.raises(SandboxError, match="contexts"):
+        [box.create_context() for _ in range(100)]
 
 
 def test_a_content_is_a_text_or_bytes(box):
