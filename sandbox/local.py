@@ -95,11 +95,7 @@ def _limit(controller: str, folder: Path, limits: Limits) -> None:
     memory = str(limits.memory_mb << 20)
     sockets = str(limits.memory_mb << 16)  # version 1 counts TCP and UDP buffers separately, and only under a limit
     settings = {
-        "memory": {
-            "memory.max": memory,
-            "memory.limit_in_bytes": memory,
-            "memory.kmem.tcp.limit_in_bytes": sockets,
-        },
+        "memory": {"memory.max": memory, "memory.limit_in_bytes": memory, "memory.kmem.tcp.limit_in_bytes": sockets},
         "pids": {"pids.max": str(limits.processes + _OWN_PROCESSES)},
         "cpu": _SHARE,
     }[controller]

@@ -345,9 +345,7 @@ CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {
         "sendmmsg": (307, 269), "recvmmsg": (299, 243), "shutdown": (48, 210), "setsockopt": (54, 208),
         "getsockopt": (55, 209),
     },
-    "other": {
-        "getrandom": (318, 278),
-    },
+    "other": {"getrandom": (318, 278)},
 }  # fmt: skip
 
 #: Additional calls in a machine: chroot, and System V shared memory, semaphores and queues of its own ipc namespace.
