@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 from rollenv.core import registry
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.interrupt import interrupt
+from rollenv.core.interrupt import Terminated, Termination, interrupt
 from rollenv.core.needs import extra
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.placement import PlacementConfig
 from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.termination import Terminated, Termination
 
 with extra("ray", "Training on several ranks"):
     import ray

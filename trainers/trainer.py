@@ -17,6 +17,7 @@ import numpy as np
 from rollenv.agents.base import update_weights_of
 from rollenv.agents.engines.cpu_threads import CpuThreads
 from rollenv.core.env_spec import Wrappers
+from rollenv.core.interrupt import Terminated, Termination
 from rollenv.core.plugins import function_at
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.panels.check import Watched
@@ -47,7 +48,6 @@ from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.stored import StoredBatches
-from rollenv.trainers.termination import Terminated, Termination
 from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
 from rollenv.trainers.updater import Updater

@@ -48,6 +48,7 @@ from rollenv.cli import (
 from rollenv.cli.common import console, error_console, set_output
 from rollenv.cli.options import option, with_options
 from rollenv.core.errors import MissingExtra, RollenvError
+from rollenv.core.interrupt import Terminated, Termination
 from rollenv.core.needs import install_hint
 from rollenv.core.plugins import load_all
 from rollenv.core.version import __version__
@@ -87,16 +88,20 @@ _ENDLESS = ("play", "serve", "gateway")
 
 
 def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOptions) -> Callable[..., None]:
-    """Add the options of all commands, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
+    """Add the options of all commands; turn rollenv's errors, Ctrl-C and SIGTERM into a message and an exit code."""
     flat = with_options(command)  # within, as options that do not go together raise
 
     @functools.wraps(command)
     def run(*, _output: OutputOptions, **kwargs: Any) -> None:
         set_output(**vars(_output))
+        termination = Termination()
         try:
-            flat(**{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
+            with termination.handled():
+                flat(**{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
         except KeyboardInterrupt:
-            error_console.print("stopped")
+            error_console.print("terminated" if termination.asked else "stopped")
+            if termination.asked:
+                raise Terminated from None
             raise typer.Exit(130) from None
         except Exception as error:
             told = _missing_extra(error) or error
@@ -183,7 +188,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 to 6 as the errors say, 130 Ctrl-C."""
+    """Run the command. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 to 6 as errors say, 130 Ctrl-C, 143 SIGTERM."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # signs that the terminal's encoding lacks

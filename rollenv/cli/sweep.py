@@ -8,12 +8,10 @@ import itertools
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,10 +90,9 @@ def sweep(
     Raises:
         UsageError: a setting is wrong, or the folder has other runs.
         RollenvError: runs failed; the others are complete.
-        Terminated: by SIGTERM or SIGHUP, after all runs have saved a checkpoint.
+        KeyboardInterrupt: Ctrl-C, SIGTERM or SIGHUP, after all runs have saved a checkpoint.
     """
     from rollenv.trainers.run_check import check_run
-    from rollenv.trainers.termination import Terminated, Termination
 
     folder, runs, configs = _plan(recipe, overrides, seeds, vary, resume)
     for config in configs:
@@ -107,14 +104,10 @@ def sweep(
 
     beside = min(beside or (1 if torch.cuda.is_available() else cores), len(runs))
     console.print(f"{len(runs)} runs, {beside} at a time, below {folder}", soft_wrap=True, markup=False)
-    termination = Termination()
     try:
-        with termination.handled(), _hang_up_terminates():
-            failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
+        failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
     except KeyboardInterrupt:
-        error_console.print(f"stopped; give the same command with run_dir={folder} --resume to go on", soft_wrap=True)
-        if termination.asked:
-            raise Terminated from None
+        error_console.print(f"give the same command with run_dir={folder} --resume to go on", soft_wrap=True)
         raise
     if any(is_run(run.folder) for run in runs):
         _conclude(folder)
@@ -193,19 +186,6 @@ def _folder_name(chosen: Sequence[str]) -> str:
     if readable == name and name.count(",") == len(chosen) - 1:
         return readable
     return f"{readable}-{hashlib.sha256(json.dumps(list(chosen)).encode()).hexdigest()[:8]}"
-
-
-@contextlib.contextmanager
-def _hang_up_terminates() -> Iterator[None]:
-    """Treat a terminal that goes away as SIGTERM; the runs are not told of it."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _need_unused(runs: Sequence[_Run]) -> None:

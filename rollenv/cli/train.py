@@ -30,6 +30,7 @@ from rollenv.cli.common import (
 from rollenv.cli.options import option
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
+from rollenv.core.interrupt import Terminated
 from rollenv.core.needs import Package
 from rollenv.core.trust import TRUST_HELP, named
 
@@ -223,8 +224,6 @@ def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bo
     """Train. A run that is stopped says how to continue it; a new one that fails before it begins leaves no folder."""
     import torch
 
-    from rollenv.trainers.termination import Terminated
-
     trust = "--trust" if named(config.model_dump(mode="json")) else ""
     words = ["rollenv train", recipe, f"run_dir={run.path}", "--resume", trust]
     further = "continue with: " + " ".join(filter(None, words))
@@ -240,8 +239,8 @@ def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bo
             ) from error
         raise
     except KeyboardInterrupt:
-        error_console.print(f"stopped; {further}", soft_wrap=True)
-        raise typer.Exit(130) from None
+        error_console.print(further, soft_wrap=True)
+        raise
     except Terminated:
         error_console.print(f"terminated after saving; {further}", soft_wrap=True)
         raise

@@ -1,12 +1,14 @@
-"""Interrupts of the main thread by the program itself, which end what Ctrl-C would end."""
+"""Interrupts of the main thread that end what Ctrl-C would end: by the program itself, and by SIGTERM or SIGHUP."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 _own = threading.Event()
 
@@ -35,3 +37,67 @@ def _raise_own(number: int, frame: FrameType | None) -> None:
     if _own.is_set():
         _own.clear()
         raise KeyboardInterrupt
+
+
+#: The exit code of a process that SIGTERM ended.
+EXIT_CODE = 128 + signal.SIGTERM
+
+
+class Terminated(SystemExit):
+    """SIGTERM or SIGHUP ended a run after its checkpoint was saved; it can be resumed."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_CODE)
+
+
+class Termination:
+    """Turns the first SIGTERM or SIGHUP, by which Slurm, Kubernetes and closed terminals end a program, into a
+    KeyboardInterrupt where work can be given up, and waits elsewhere.
+
+    A program that has its own handler keeps it. Ray's is no program's own: it stays when Ray is shut down.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.stepping = threading.Lock()
+        """Held while the state of the run changes."""
+        self._busy = False
+        self._process = os.getpid()
+        self._unhandled = [n for n in (signal.SIGTERM, signal.SIGHUP) if _is_free(signal.getsignal(n))]
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signals while the block runs, in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._note) for number in self._unhandled}
+        try:
+            with interruptible():
+                yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Run a block to its end before a KeyboardInterrupt."""
+        self._busy = True
+        with self.stepping:
+            yield
+        self._busy = False
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a forked process has no run to save
+            os._exit(EXIT_CODE)
+        first, self.asked = not self.asked, True
+        if first and not self._busy:
+            interrupt()  # which rollouts know from errors of environments
+
+
+def _is_free(handler: Any) -> bool:
+    """Return whether no program has set this handler of a signal for itself."""
+    ours = isinstance(getattr(handler, "__self__", None), Termination)
+    return ours or handler == signal.SIG_DFL or getattr(handler, "__module__", "").startswith("ray.")

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
@@ -81,8 +82,11 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
     if address == "local" and not can_be_made(Path(os.path.expanduser("~/.ray"))):  # where Ray would keep the token
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints what happens to its nodes
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=cores)
+            if callable(handler) and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)  # Ray has set its own, which ends the program at once
         except (OSError, RuntimeError, ValueError) as error:
             why = first_line(error).partition(" To fix this")[0]
             raise UsageError(

@@ -53,7 +53,7 @@ def test_the_table_of_exit_codes_is_that_of_the_code():
             elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Exit", "sys.exit") and node.args:
                 code = getattr(node.args[0], "value", None)
                 found |= {} if not isinstance(code, int) or code in found else {code: set()}
-    from rollenv.trainers.termination import EXIT_CODE
+    from rollenv.core.interrupt import EXIT_CODE
 
     assert shown == found | {EXIT_CODE: set()}
 

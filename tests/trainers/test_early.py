@@ -16,11 +16,11 @@ from tiny_runs import numbers
 from waiting import eventually
 
 from rollenv.core.errors import UsageError
+from rollenv.core.interrupt import Terminated
 from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.config import load_config
 from rollenv.trainers.early import EarlyUpdater
 from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.termination import Terminated
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.updater import Updater
 

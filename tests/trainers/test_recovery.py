@@ -20,12 +20,12 @@ import words
 from tiny_runs import numbers
 
 from rollenv import UsageError
+from rollenv.core.interrupt import Termination
 from rollenv.trainers import checkpoint
 from rollenv.trainers.columns import TrainingError
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.config.section import union_of
 from rollenv.trainers.run_dir import RunDir, read_rows
-from rollenv.trainers.termination import Termination
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.updater import StepTotals
 

@@ -12,6 +12,7 @@ import tiny_runs
 import words
 
 from rollenv import UsageError
+from rollenv.core.interrupt import Terminated
 from rollenv.rollout.records import storage
 from rollenv.rollout.records.stored import stored_episodes
 from rollenv.rollout.types import Task, Trajectory, Turn
@@ -20,7 +21,6 @@ from rollenv.trainers.preflight import preflight
 from rollenv.trainers.run_dir import RunDir, RunDirError
 from rollenv.trainers.sources.stored_rows import read_stored_rows, stored_row
 from rollenv.trainers.stored_episodes import Epochs
-from rollenv.trainers.termination import Terminated
 from rollenv.trainers.trainer import Trainer
 
 SAID = [{"role": "user", "content": "what is 2 + 3"}, {"role": "assistant", "content": "5"}]
