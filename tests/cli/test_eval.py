@@ -123,8 +123,9 @@ def test_settings_that_were_cut_short_are_an_error_that_says_what_to_do(tmp_path
         EvalFolder.begin(tmp_path, {"env": "game:Sokoban-v0-easy"}, True)
 
 
-@pytest.mark.integration
-def test_ctrl_c_is_quick_however_many_tasks_wait(rollenv_command, tmp_path):
+@pytest.mark.combinations
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+def test_an_interrupt_is_quick_however_many_tasks_wait(tmp_path, number, code):
     command = [sys.executable, "-c", "from rollenv.cli.main import main; main()", "eval", "game:Sokoban-v0-tiny"]
     command += ["-n", "50000", "-o", "out"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
@@ -133,9 +134,9 @@ def test_ctrl_c_is_quick_however_many_tasks_wait(rollenv_command, tmp_path):
         ):
             assert process.poll() is None
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, said = process.communicate(timeout=20)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert "Task" not in said
     assert "--resume" in said
 
