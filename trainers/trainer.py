@@ -370,13 +370,19 @@ class Trainer:
                     watch=on_panel,
                 )
                 played += result.trajectories
-                names: tuple[str, ...] = ("success", "low", "high", "reward", "turns", "failed")
-                if result.repeats:
+                graded = [t for t in result.trajectories if t.complete]
+                names: tuple[str, ...] = ("failed",)
+                if graded:
+                    names += ("success", "low", "high", "reward", "turns")
+                if graded and result.repeats:
                     names += ("distinct", "tasks_low", "tasks_high")
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
-                if self.rewards:
-                    trained = [t.reward for t in result.trajectories if t.complete]
-                    metrics[f"eval/{part.name}trained_reward"] = sum(trained) / max(1, len(trained))
+                if self.rewards and graded:
+                    metrics[f"eval/{part.name}trained_reward"] = sum(t.reward for t in graded) / len(graded)
+                if result.failed:
+                    error = next(t.error for t in result.trajectories if t.status == "failed")
+                    of = f"{result.failed} of {len(result.trajectories)} episodes of the evaluation"
+                    logger.warning("%s failed and are not graded; the first: %s", of, error)
             for name in self.config.eval.measures:
                 config = self.config.model_copy(update={"run_dir": str(self.run.path)})
                 found = function_at(name, "eval.measures", self.run.path)(player, config)

@@ -335,7 +335,9 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
     rows, both = list[list[str]](), (result.before, result.after)
 
     def add_success(label: str, prefix: str = "eval/", low: str = "low", high: str = "high") -> None:
-        rows.append([label, *(percent(*(row[prefix + key] for key in ("success", low, high))) for row in both)])
+        keys = [prefix + key for key in ("success", low, high)]
+        cells = [percent(*(row[key] for key in keys)) if row.keys() >= {*keys} else "" for row in both]
+        rows.append([label, *cells])
 
     for name in ("loss", "accuracy", "accuracy_of_lengths"):
         label = name.replace("_", " ")
@@ -343,7 +345,7 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
             rows.append([f"{label} on rows held out", *(f"{row[key]:.3f}" for row in both)])
         elif "epoch" in result.after and "eval/loss" not in result.after and name in result.after:
             rows.append([f"{label} of the last update, as no row is held out", "", f"{result.after[name]:.3f}"])
-    if "eval/success" in result.after:
+    if any("eval/success" in row for row in both):
         add_success("success on unseen episodes (95 %)")
     for name in domains(result.after)[0]:
         add_success(f"the same, of {name}", f"eval/{name}/")
@@ -352,8 +354,11 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
             f"the same over {result.after['eval/distinct']:.0f} different tasks", low="tasks_low", high="tasks_high"
         )
     for name in ("reward", "trained_reward", "turns"):
-        if (key := f"eval/{name}") in result.after:
-            rows.append([f"{name.replace('_', ' ')} per episode", *(f"{row[key]:.2f}" for row in both)])
+        if any((key := f"eval/{name}") in row for row in both):
+            cells = [f"{row[key]:.2f}" if key in row else "" for row in both]
+            rows.append([f"{name.replace('_', ' ')} per episode", *cells])
+    if any(row.get("eval/failed") for row in both):
+        rows.append(["failed episodes, not graded", *(f"{row.get('eval/failed', 0):.0f}" for row in both)])
     print_table(["", "before", "after"], [*rows, *_groups(run)])
     if unusable := result.after.get("unusable"):
         console.print(f"rows left out as they cannot be learned: {unusable:.0f}; the log names the first of them")

@@ -83,7 +83,7 @@ def tiles(run: Run, counts: Sequence[int], reward: float | None = None) -> list[
 
 
 def _of_training(run: Run) -> list[list[str]]:
-    rows = [row for row in run.metrics if finite(row.get("eval/success")) is not None]
+    rows = [row for row in run.metrics if row.keys() & {"eval/success", "eval/failed"}]
     settings = run.settings
     algorithm = str(mapping(settings.get("algorithm")).get("name", ""))
     parts = {"time/reward", "time/early"}  # of collecting
@@ -97,7 +97,8 @@ def _of_training(run: Run) -> list[list[str]]:
     of = f", of {run.env_id} alone; the table has every domain" if several else ""
     tiny = mapping(settings.get("model")).get("path") == "tiny"
     started = "by imitation of the expert, before RL" if tiny else "before RL"
-    gain = f"{100 * (rows[-1]['eval/success'] - rows[0]['eval/success']):+.1f} points" if len(rows) > 1 else ""
+    ends = [value for row in (rows[:1] + rows[-1:]) if (value := finite(row.get("eval/success"))) is not None]
+    gain = f"{100 * (ends[1] - ends[0]):+.1f} points" if len(rows) > 1 and len(ends) > 1 else ""
     return [
         ["Success before RL", _share(rows[0]) if rows else "", f"What it solved {started}{of}. {_HINT_SUCCESS}"],
         ["RL added", gain, f"From {started} to the last evaluation{of}."],
@@ -218,7 +219,7 @@ def _percent(digits: int, share: Any) -> str:
 
 
 def _domain_table(run: Run) -> list[dict[str, Any]]:
-    rows = [row for row in run.metrics if finite(row.get("eval/success")) is not None]
+    rows = [row for row in run.metrics if row.keys() & {"eval/success", "eval/failed"}]
     evaluated, _ = domains({key for row in run.metrics for key in row})
     if not rows or not evaluated:
         return []

@@ -117,8 +117,8 @@ def sweep_table(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _first(rows: Rows, key: str) -> float | None:
-    """Return a metric's value in a seed's first evaluation."""
-    return next((value for row in rows if (value := finite(row.get(key))) is not None), None)
+    """Return a metric's value in a seed's first evaluation; None if all of its episodes failed."""
+    return next((finite(row.get(key)) for row in rows if row.keys() & {key, "eval/failed"}), None)
 
 
 def _after(run: Run, key: str) -> list[Any]:
