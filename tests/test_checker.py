@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import sys
 import textwrap
 import threading
 import time
@@ -221,6 +222,20 @@ class LeavesFile(Guess):
         self.kept.append(open(__file__))  # noqa: SIM115
 
 
+class SeedsTorch(Guess):
+    def _reset(self, options):
+        import torch
+
+        torch.manual_seed(1)
+        return super()._reset(options)
+
+
+class ChangesALimit(Guess):
+    def _reset(self, options):
+        sys.setrecursionlimit(sys.getrecursionlimit() + 1)
+        return super()._reset(options)
+
+
 class SharesInfo(Guess):
     info: dict = {}
 
@@ -255,6 +270,7 @@ BROKEN = [
     (Remembers, "replay"),
     (Salted, "processes"),
     (DrawsGlobally, "global rng"),
+    (SeedsTorch, "global rng"),
     (Unguarded, "over"),
     (Endless, "over"),
     (TakesAnyOption, "options"),
@@ -269,6 +285,7 @@ BROKEN = [
     (Echoes, "hostile"),
     (LeavesThread, "leaks"),
     (LeavesFile, "leaks"),
+    (ChangesALimit, "leaks"),
     (SharesInfo, "gymnasium"),
 ]
 

@@ -13,7 +13,6 @@ import inspect
 import math
 import os
 import re
-import signal
 import statistics
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from rollenv.agents.offered_tools import offered_tools
 from rollenv.core.cache import cache_folder
 from rollenv.core.checker import run_checks
 from rollenv.core.checker.digests import HelperProcess
+from rollenv.core.checker.process import changes, surroundings
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Broken, RollenvError, describe
 from rollenv.core.registry import list_envs, spec
@@ -279,11 +279,8 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
     if written:
         text = f"it writes {', '.join(dict.fromkeys(written))}"
         judged.refusals.append(Refusal(env_spec.id, "files", text, seed=0))
-    after = _surroundings(work)
-    for what, was in before.items():  # variables of its own may be new
-        if (now := after.get(what)) != was:
-            text = f"{what}: {was!r:.200}, then {now!r:.200}"
-            judged.refusals.append(Refusal(env_spec.id, "surroundings", text, seed=0))
+    for text in changes(before, _surroundings(work)):
+        judged.refusals.append(Refusal(env_spec.id, "surroundings", text, seed=0))
     return judged
 
 
@@ -324,11 +321,7 @@ def _written_paths(event: str, args: tuple[Any, ...]) -> Iterator[str]:
 
 
 def _surroundings(work: str) -> dict[str, Any]:
-    mask = os.umask(0o22)
-    os.umask(mask)
-    found = {"the working folder": os.getcwd(), "the umask": oct(mask), "files in it": sorted(os.listdir(work))[:5]}
-    found |= {"sys.stdout": repr(sys.stdout), "the handler of Ctrl-C": repr(signal.getsignal(signal.SIGINT))}
-    return found | {f"${name}": value for name, value in os.environ.items()}
+    return {**surroundings(), "files in the working folder": sorted(os.listdir(work))[:5]}
 
 
 def check(

@@ -203,14 +203,14 @@ def test_the_command_trains_and_reports(tmp_path, small, rollenv_command):
 
 
 @pytest.mark.slow
-def test_an_evaluation_whose_episodes_all_failed_has_no_success(tmp_path, small, rollenv_command):
-    code = "def reward(reward, trajectory):\n    return reward if trajectory.task.seed < 10**9 else 1 / 0\n"
+def test_an_evaluation_whose_episodes_all_failed_has_no_success(tmp_path, small, rollenv_command, caplog):
+    code = "def reward(reward, trajectory):\n    return reward / (trajectory.task.kwargs['split'] == 'train')\n"
     (tmp_path / "own.py").write_text(code)
     quick = ["iterations=1", "model.warm_up.steps=2", "model.warm_up.episodes=20", "model.warm_up.batch_size=8"]
     command = ["train", "sokoban", *small, *quick, "rewards.function=own:reward", "run_dir=run", "--json"]
     done = rollenv_command(*command)
     assert done.returncode == 0, done.stderr
-    assert "ZeroDivisionError" in done.stderr
+    assert "ZeroDivisionError" in caplog.text
     for row in (json.loads(done.stdout)[name] for name in ("before", "after")):
         assert {name for name in row if name.startswith("eval/")} == {"eval/failed"}
         assert row["eval/failed"] == 20

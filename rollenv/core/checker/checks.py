@@ -10,14 +10,13 @@ import contextlib
 import functools
 import gc
 import json
-import os
 import pickle
 import random
-import threading
+import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium.utils.env_checker
@@ -26,6 +25,7 @@ import numpy as np
 from rollenv.core.checker.digests import NotApplicable, TwinProcess, digest, expect_same, play
 from rollenv.core.checker.hostile import HOSTILE_ACTIONS
 from rollenv.core.checker.players import check_players
+from rollenv.core.checker.process import changes, generators, resources, surroundings
 from rollenv.core.checker.results import expect_info, expect_step
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
@@ -63,6 +63,7 @@ class Subject:
     abilities: frozenset[str]
     episodes: int
     twin_process: TwinProcess
+    before: dict[str, Any] = field(default_factory=surroundings)
 
     @property
     def nondeterministic(self) -> bool:
@@ -282,26 +283,33 @@ def _deterministic(subject: Subject) -> None:
 
 
 def check_global_rng(subject: Subject) -> None:
-    """Neither ``random`` nor ``numpy.random`` is used, and their state does not matter."""
+    """Neither ``random`` nor ``numpy.random`` nor torch's generator is used, and their state does not matter."""
     sequences = _sequences(subject)
-    saved = random.getstate(), np.random.get_state()
+    torch = sys.modules.get("torch")
+    saved = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
     try:
         traces = []
         for global_seed in (1, 2):
             random.seed(global_seed)
             np.random.seed(global_seed)
-            before = random.getstate(), digest(np.random.get_state())
+            if torch:
+                torch.manual_seed(global_seed)
+            before = generators()
             env = subject.make()
             traces.append([play(env, actions, seed) for seed, actions in sequences])
             env.close()
-            if (random.getstate(), digest(np.random.get_state())) != before:
-                raise Broken("it draws from or seeds the process-wide random or numpy.random; use self.np_random")
+            if generators() != before:
+                raise Broken(
+                    "it draws from or seeds the process-wide random, numpy.random or torch; use self.np_random"
+                )
         if not subject.nondeterministic:
             for a, b in zip(*traces, strict=True):
                 expect_same(a, b, "the same seed under two states of the global generators")
     finally:
         random.setstate(saved[0])
         np.random.set_state(saved[1])
+        if torch:
+            torch.set_rng_state(saved[2])
 
 
 def check_over(subject: Subject) -> None:
@@ -516,9 +524,9 @@ def check_hostile(subject: Subject) -> None:
 
 
 def check_leaks(subject: Subject) -> None:
-    """Soon after ``close()``, called twice, no thread, open file or child process is left."""
+    """Soon after ``close()``, called twice, the process is as before: no thread, open file or child is left."""
     subject.make().close()  # objects that are loaded once and kept do not count
-    before = _resources()
+    before = resources()
     for seed, actions in _sequences(subject, seeds=2):
         env = subject.make()
         play(env, actions, seed)
@@ -527,21 +535,13 @@ def check_leaks(subject: Subject) -> None:
     del env
     gc.collect()
     ends = time.monotonic() + _GRACE
-    while left := {what: n - before[what] for what, n in _resources().items() if n > before[what]}:
+    while left := {what: n - before[what] for what, n in resources().items() if n > before[what]}:
         if time.monotonic() > ends:
             what, n = next(iter(left.items()))
             raise Broken(f"{n} {what} left after close()")
         time.sleep(0.02)
-
-
-def _resources() -> dict[str, int]:
-    fds = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            processes = len(children.read().split())
-    except OSError:
-        processes = 0
-    return {"threads": threading.active_count(), "open files": fds, "child processes": processes}
+    if changed := changes(subject.before, surroundings()):
+        raise Broken(f"it changes what others in its process use: {'; '.join(changed)}")
 
 
 def check_spec(subject: Subject) -> None:
