@@ -11,6 +11,7 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.panels.panel import Panel
 from rollenv.panels.shelf import PUBLISHED, folders, load_panel, panels
+from rollenv.panels.verify import EPISODES, seal
 
 _HEAD = "| agent | solved, % (95 %) | reward | tasks × episodes | failed | played with | source | what differs |"
 _NUMBERS = ("n", "k", "success", "low", "high", "reward", "failed")
@@ -20,7 +21,7 @@ def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Read results from folders of `rollenv eval PANEL --out`, from their ``result.json``, or from folders of those.
 
     Raises:
-        UsageError: a path holds no result on a panel.
+        UsageError: a path holds no result on a panel, or one that was changed.
     """
     found = []
     for path in paths:
@@ -34,6 +35,8 @@ def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
                 raise UsageError(f"{file} is no result: {error}") from error
             if not isinstance(result, dict) or not isinstance(result.get("panel"), dict) or "agent" not in result:
                 raise UsageError(f"{file} is a result on no panel: `rollenv eval PANEL --out FOLDER` makes one")
+            if (file.parent / EPISODES).exists() and result.get("seal") != seal(file.parent, result):
+                raise UsageError(f"{file.parent} was changed since: `rollenv panel verify {file.parent}` says how")
             for name in _NUMBERS:
                 said: Any = result.get(name)
                 if type(said) not in (int, float) or not abs(said) < 1e12:
@@ -48,9 +51,9 @@ def write_page(results: Iterable[Mapping[str, Any]]) -> str:
     lines = [
         "# Results",
         "",
-        "What was measured on [panels](guides/panels.md), beside what others have published on the same tasks. "
-        "Written by `rollenv panel page`; a cell is empty where nobody has said it. Published numbers stand as their "
-        "sources give them; they were not measured again.",
+        "What was measured on [panels](https://github.com/rollenv/rollenv/blob/main/docs/guides/panels.md), beside "
+        "what others have published on the same tasks. Written by `rollenv panel page`; a cell is empty where nobody "
+        "has said it. Published numbers stand as their sources give them; they were not measured again.",
     ]
     for name in panels():
         own = [each for each in results if each["panel"].get("name") == name]

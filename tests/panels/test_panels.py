@@ -484,6 +484,16 @@ def test_a_result_on_no_panel_is_on_no_page(tmp_path, rollenv_command):
         read_results([tmp_path / "plain"])
 
 
+def test_a_result_that_was_changed_is_on_no_page(tmp_path, rollenv_command):
+    rollenv_command("eval", "kuhn", "--out", "result")
+    file = tmp_path / "result" / "result.json"
+    assert rollenv_command("panel", "page", "result", "--out", "page.md").returncode == 0
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"success": 0.99}))
+    changed = rollenv_command("panel", "page", "result", "--out", "other.md")
+    assert changed.returncode == 2
+    assert "panel verify result" in changed.stderr
+
+
 # -- in training -------------------------------------------------------------------------------------------------------
 
 
