@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, writes
 from rollenv.core.folder_lock import lock_folder
 from rollenv.core.plugins import function_at
 from rollenv.core.trust import listed, named
@@ -209,21 +209,16 @@ class RunDir:
 
     def _write_config(self, config: TrainConfig) -> None:
         partial = self.config_file.with_suffix(".partial")
-        try:
+        with writes(self.config_file, kind=RunDirError):
             partial.write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
             partial.replace(self.config_file)
-        except OSError as error:
-            raise RunDirError(f"cannot write {self.config_file}: {error.strerror or error}") from error
 
     def append(self, file: Path, *rows: dict[str, Any]) -> None:
         """Append lines of JSON and flush them to disk."""
-        try:
-            with file.open("a", encoding="utf-8") as out:
-                out.writelines(json.dumps(row) + "\n" for row in rows)
-                out.flush()
-                os.fsync(out.fileno())
-        except OSError as error:
-            raise RunDirError(f"cannot write {file}: {error.strerror or error}") from error
+        with writes(file, kind=RunDirError), file.open("a", encoding="utf-8") as out:
+            out.writelines(json.dumps(row) + "\n" for row in rows)
+            out.flush()
+            os.fsync(out.fileno())
 
     def keep_episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         """Save all episodes of an evaluation, for inspection.
@@ -275,12 +270,10 @@ class RunDir:
             last[self.updates_file] = iteration if updated is None else updated
         for file, end in last.items():
             partial = file.with_suffix(".partial")
-            try:
+            with writes(partial, kind=RunDirError):
                 with partial.open("w", encoding="utf-8") as out:
                     out.writelines(json.dumps(row) + "\n" for row in _rows(file) if row["iteration"] <= end)
                 partial.replace(file)
-            except OSError as error:
-                raise RunDirError(f"cannot write {partial}: {error.strerror or error}") from error
 
 
 def fingerprints(config: TrainConfig) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, writes
 from rollenv.plugins.forge.baseline import Baseline, measure
 from rollenv.plugins.forge.folders import write_task
 from rollenv.plugins.forge.judge import judge
@@ -51,7 +51,8 @@ class Manifest:
     """
 
     def __init__(self, folder: Path):
-        folder.mkdir(parents=True, exist_ok=True)
+        with writes(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.path = folder, folder / NAME
         self.rows = [row for row in self._read() if not row.task or (folder / row.task / "task.toml").is_file()]
         self.digests = {row.digest for row in self.rows if row.why == "kept"}
@@ -73,7 +74,7 @@ class Manifest:
 
     def add(self, row: Tried) -> None:
         """Add a row, and append it to the file."""
-        with open(self.path, "a", encoding="utf-8") as file:
+        with writes(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         self.rows.append(row)
         if row.why == "kept":

@@ -19,7 +19,7 @@ from typing import Any
 
 from rollenv.agents.base import Agent
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, writes
 from rollenv.core.needs import DataFiles, Package
 from rollenv.core.version import __version__
 from rollenv.plugins.publishing.accept import Judged, judge
@@ -87,7 +87,7 @@ def measure(
             continue
         for name in set(agents) - set(row["models"]):
             row["models"][name] = _played(env_spec, agents[name], episodes, timeout)
-        with file.open("a", encoding="utf-8") as out:
+        with writes(file), file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(row, default=str) + "\n")
         yield row
 

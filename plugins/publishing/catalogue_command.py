@@ -8,7 +8,7 @@ import typer
 
 from rollenv.cli import completion
 from rollenv.cli.common import AgentOptions, console, make_agent, print_result, print_table, progress
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 from rollenv.core.registry import list_envs
 
 
@@ -50,9 +50,10 @@ def command(
         raise UsageError(f"no row of {pattern!r}; `rollenv catalogue {pattern} --measure --file FILE` measures it")
     stale = {row["id"] for row in rows if row["fingerprint"] != catalogue.fingerprint(specs[row["id"]])}
     if page:
-        page.write_text(
-            f'<!doctype html><meta charset="utf-8"><title>Environments</title>\n{catalogue.page(rows)}', "utf-8"
-        )
+        with writes(page):
+            page.write_text(
+                f'<!doctype html><meta charset="utf-8"><title>Environments</title>\n{catalogue.page(rows)}', "utf-8"
+            )
     plain = [{**row, "stale": row["id"] in stale, "criteria": catalogue.criteria(row)} for row in rows]
     print_result({"environments": plain})
     print_table(catalogue.COLUMNS, [catalogue.cells(row, row["id"] in stale) for row in rows], ids=True)

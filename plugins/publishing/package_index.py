@@ -27,7 +27,7 @@ from rollenv.core import cards
 from rollenv.core.checker import run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import Broken, UsageError
+from rollenv.core.errors import Broken, UsageError, writes
 from rollenv.core.folder_lock import lock_folder
 from rollenv.core.registry import list_envs
 from rollenv.serve.catalog import CATALOG, IndexedPackage, fetch, folder_name, read_catalog, sha256
@@ -168,18 +168,16 @@ def add(index: Path, wheel: Path, package: IndexedPackage, about: dict[str, Any]
         UsageError: the index has other contents under this name and version, or cannot be written, or another process
             writes it.
     """
-    try:
+    with writes(index):
         index.mkdir(parents=True, exist_ok=True)
         lock_folder(index, package)  # what another process adds meanwhile would be missing in what is written here
-    except OSError as error:
-        raise UsageError(f"cannot write the index {index}: {error.strerror or error}") from error
     packages = read_catalog(str(index)) if (index / CATALOG).exists() else []
     for other in packages:
         if other.folder == package.folder and other.version == package.version and other.sha256 != package.sha256:
             raise UsageError(f"{index} has another wheel of {package.name} {package.version}: raise the version")
     added = replace(package, ids=tuple(about))
     packages = [p for p in packages if (p.folder, p.version) != (package.folder, package.version)] + [added]
-    try:
+    with writes(index):
         folder = index / package.folder
         folder.mkdir(exist_ok=True)
         shutil.copyfile(wheel, folder / package.wheel)
@@ -192,8 +190,6 @@ def add(index: Path, wheel: Path, package: IndexedPackage, about: dict[str, Any]
         partial = index / f"{CATALOG}.partial"
         partial.write_text(json.dumps([asdict(p) for p in packages], indent=2) + "\n", encoding="utf-8")
         partial.replace(index / CATALOG)
-    except OSError as error:
-        raise UsageError(f"cannot write the index {index}: {error.strerror or error}") from error
 
 
 def _page(links: Iterable[tuple[str, str]]) -> str:

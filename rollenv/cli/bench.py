@@ -32,9 +32,8 @@ from rollenv.cli.playing import (
     TaskOptions,
     playing,
     totals,
-    writes,
 )
-from rollenv.core.errors import MissingExtra, UsageError
+from rollenv.core.errors import MissingExtra, UsageError, writes
 from rollenv.core.version import __version__
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rollenv.cli.common import SEND_AS_HELP, AgentOptions, console, make_agent, sent_names
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 
 #: Seconds between two looks for a new checkpoint.
 _FOLLOW_SECONDS = 1.0
@@ -116,12 +116,9 @@ def _writer(file: Path) -> Any:
 
     It fails at once if the file is not writable.
     """
-    try:
+    with writes(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         open(file, "a").close()
-    except OSError as error:
-        raise UsageError(f"cannot write chats to {file}: {error.strerror}; name another file") from error
-
     lock = threading.Lock()
 
     def write(session: GatewaySession) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli.common import console, print_result
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 
 #: The texts of the files, with {name}, {package} and {title} where those of the new package go.
 _TEXTS = Path(__file__).with_name("new_package")
@@ -37,11 +37,9 @@ def command(
         for mark, value in names.items():
             text = text.replace(mark, value)
         target = root / path
-        try:
+        with writes(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
     done = f"wrote {root}; next: cd {root} && pip install -e . && rollenv check {package}:{title}-v0"
     print_result({"folder": str(root), "package": package, "id": f"{package}:{title}-v0"})
     console.print(done, markup=False)

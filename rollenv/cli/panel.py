@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from rollenv.cli.common import console, error_console, key_values, print_result, print_table, progress
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 from rollenv.core.trust import TRUST_HELP
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
@@ -197,10 +197,8 @@ def page(
     from rollenv.panels.page import read_results, write_page
 
     text = write_page(read_results(results))
-    try:
+    with writes(out):
         out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}; name another file with --out") from error
     print_result({"page": str(out)})
     console.print(f"written to {out}", markup=False, soft_wrap=True)
 

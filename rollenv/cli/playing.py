@@ -30,7 +30,7 @@ from rollenv.cli.common import (
     progress_console,
 )
 from rollenv.cli.options import option
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 from rollenv.core.folder_lock import lock_folder
 from rollenv.core.trust import TRUST_HELP
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from rollenv.rollout.types import Trajectory
 
 SETTINGS_FILE, EPISODES_FILE = "eval.json", "episodes.jsonl"
+
+_AGAIN = "fix that and try again (--resume keeps the finished episodes)"
 #: Keys that are no settings: seconds of all earlier sessions, and whether the last one is running or was cut off.
 _SECONDS, _OPEN = "seconds", "open"
 #: Settings that detect changes of data and model.
@@ -74,7 +76,7 @@ class PlayOptions:
 
         if self.out:
             numbers = {**numbers, "seal": seal(self.out, numbers)} if panel else numbers
-            with writes(self.out):
+            with writes(self.out, _AGAIN):
                 (self.out / "result.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
                 write_report([self.out], self.out / "report.html")
         return dict(numbers)
@@ -187,10 +189,8 @@ class EvalFolder:
         """Open the file of episodes; entering saves the settings, leaving saves the time."""
         from rollenv.rollout.records.storage import JsonlWriter
 
-        try:
+        with writes(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot write {self.path}: {error.strerror}; name another folder with --out") from error
         fresh = not self._locked
         self._lock()
         if fresh and self._locked and (self.path / SETTINGS_FILE).exists():
@@ -199,7 +199,7 @@ class EvalFolder:
         done = len(self.played)
         self._save(self.seconds, is_open=True)
         try:
-            with writes(self.path):
+            with writes(self.path, _AGAIN):
                 writer = JsonlWriter(self.path / EPISODES_FILE)
             with writer:
                 yield writer
@@ -217,21 +217,9 @@ class EvalFolder:
     def _save(self, seconds: float, *, is_open: bool) -> None:
         partial = self.path / f"{SETTINGS_FILE}.partial"
         data = {**self.settings, _SECONDS: seconds, _OPEN: is_open}
-        with writes(self.path):
+        with writes(self.path, _AGAIN):
             partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
             os.replace(partial, self.path / SETTINGS_FILE)
-
-
-@contextlib.contextmanager
-def writes(folder: Path) -> Iterator[None]:
-    """Turn file errors such as a full disk or no permission into a UsageError."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {error.filename or folder}: {error.strerror or error}; fix that and try again "
-            "(--resume keeps the finished episodes)"
-        ) from error
 
 
 def tasks_before(path: Path) -> int | None:

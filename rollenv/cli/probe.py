@@ -13,8 +13,7 @@ import typer
 
 from rollenv.cli import completion
 from rollenv.cli.common import AGENT_HELP, AgentOptions, console, describe_data, make_agent, print_result, print_tables
-from rollenv.cli.playing import writes
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import typer
 
 from rollenv.cli.common import console, print_result, print_tables, progress
 from rollenv.cli.export import WHERE_HELP
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 from rollenv.core.plugins import function_at
 from rollenv.core.trust import TRUST_HELP
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
@@ -49,15 +49,16 @@ def command(
     folder = _new_folder(run, out)
     about = {"source": str(run), "where": where, "grader": grader, "regraded": True}
     about |= {"env": first.trajectory.task.env_id, "agent": first.run.agent if first.run else ""}
-    (folder / "eval.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     rows: list[dict[str, Any]] = []
     kinds: Counter[str] = Counter()
     files = PictureFiles(folder)
     with (
+        writes(folder),
         make_workers("inline" if grader else workers) as pool,
         progress("regraded") as show,
         open(folder / "episodes.jsonl", "w") as file,
     ):
+        (folder / "eval.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
         for each in regrade(
             itertools.chain([first], episodes), pool, reward=reward, step_deadline=step_deadline, trust=trust
         ):
@@ -69,8 +70,9 @@ def command(
                 file.write(json.dumps(began | to_plain(each.new, files) | {"reward": each.new.reward}) + "\n")
     result = dict(kinds) | _tables(rows)
     told = json.dumps(result | {"episodes": rows}, indent=1)
-    (folder / "result.json").write_text(told + "\n", encoding="utf-8")
-    write_report([folder], folder / "report.html")
+    with writes(folder):
+        (folder / "result.json").write_text(told + "\n", encoding="utf-8")
+        write_report([folder], folder / "report.html")
     if not print_result(about | result | {"folder": str(folder)}):
         _print(_counts(kinds), result, folder)
 
@@ -79,10 +81,8 @@ def _new_folder(run: Path, out: Path | None) -> Path:
     base = run / "regraded" if run.is_dir() else run.with_name(f"{run.stem}-regraded")
     free = (base.with_name(f"{base.name}-{number}") for number in range(1, 1 << 30))
     folder = out or next(path for path in free if not path.exists())
-    try:
+    with writes(folder, "name a new folder with --out"):
         folder.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(f"cannot create the folder {folder}: {error.strerror}; name a new one with --out") from error
     return folder
 
 

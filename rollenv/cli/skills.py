@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli.common import console, print_result, print_table
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 
 #: A folder for each skill, with its SKILL.md.
 _TEXTS = Path(__file__).with_name("skill_texts")
@@ -23,13 +23,11 @@ def command(
     written = []
     for name, text in found.items() if to else ():
         target = to / name / "SKILL.md"
-        try:
+        with writes(target):
             if target.exists() and target.read_text("utf-8", "replace") != text:
                 raise UsageError(f"{target} has other contents; remove it, or choose another folder with --to")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
         written.append(str(target))
     print_result({"skills": [{"name": name, "description": text} for name, text in about.items()], "written": written})
     print_table(["skill", "what for"], [[name, text] for name, text in about.items()])

@@ -29,7 +29,7 @@ from rollenv.cli.common import (
 )
 from rollenv.cli.options import option
 from rollenv.cli.playing import ACCEPT_HELP
-from rollenv.core.errors import MissingExtra, UsageError
+from rollenv.core.errors import MissingExtra, UsageError, writes
 from rollenv.core.interrupt import Terminated
 from rollenv.core.needs import Package
 from rollenv.core.trust import TRUST_HELP, named
@@ -185,13 +185,8 @@ def start(
 def _write_recipe(config: TrainConfig, file: Path) -> None:
     from rollenv.trainers.config import differences
 
-    try:
-        with file.open("x", encoding="utf-8") as out:
-            out.write("\n".join(differences(config)) + "\n")
-    except FileExistsError as error:
-        raise UsageError(f"{file} exists; name another file, or remove it") from error
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
+    with writes(file, "remove it, or name another file"), file.open("x", encoding="utf-8") as out:
+        out.write("\n".join(differences(config)) + "\n")
     console.print(f"wrote {file}; train by it with: rollenv train {file}", soft_wrap=True, markup=False)
 
 

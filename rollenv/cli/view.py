@@ -11,7 +11,7 @@ import typer
 
 from rollenv.cli.common import console, print_result
 from rollenv.cli.export import WHERE_HELP
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 
 
 def command(
@@ -72,7 +72,5 @@ def write_report(*runs: Path, out: Path | None = None, where: str = "") -> Path:
         target = run.with_suffix(".html") if run.is_file() else run / ("chosen.html" if where else "report.html")
     if target.suffix != ".html":
         raise UsageError(f"the page is an .html file, not {str(target)!r}")
-    try:
+    with writes(target):
         return write(runs, target, where)
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}; choose another path with --out") from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 
 class RollenvError(Exception):
@@ -67,6 +68,26 @@ class Unsolvable(RollenvError, RuntimeError):
 
 class NoSuchAbility(RollenvError, AttributeError, NotImplementedError):
     """The environment lacks an optional ability, so ``hasattr`` is False."""
+
+
+@contextlib.contextmanager
+def writes(
+    place: object,
+    then: str = "free some space, fix the permissions or name another place",
+    kind: Callable[[str], RollenvError] = UsageError,
+) -> Iterator[None]:
+    """Turn errors of files, such as a full disk or no permission, into an error that says where and what to do.
+
+    Args:
+        place: what is written, where the error names no file.
+        then: what to do.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, RollenvError):
+            raise
+        raise kind(f"cannot write {error.filename or place}: {error.strerror or error}; {then}") from error
 
 
 def did_you_mean(

@@ -21,7 +21,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
 from rollenv.core.arguments import toml_value
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, writes
 from rollenv.core.registry import list_envs
 from rollenv.core.trust import listed, named
 from rollenv.rollout.types import Task
@@ -155,13 +155,11 @@ class Panel:
         text = "\n".join(lines) + "\n"
         if _Header.model_validate(tomllib.loads(text)).parts != [*self.parts]:
             raise UsageError(f"an argument of {self.name} is None or nan, which a file cannot hold: leave it away")
-        try:
+        with writes(file):
             folder.mkdir(parents=True, exist_ok=True)
             rows = "".join(f"{json.dumps(member)}\n" for member in self.members)
             file.with_suffix(".jsonl").write_text(rows, encoding="utf-8")
             file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {error.filename}: {error.strerror}; name another folder") from error
         return file
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, writes
 from rollenv.core.pictures import Picture, file_name, picture
 
 
@@ -35,14 +35,12 @@ class PictureFiles:
         """
         if image.sha256 not in self._saved:
             file = self.folder / image.name
-            try:
+            with writes(file, kind=StorageError):
                 if not file.exists():
                     self.folder.mkdir(exist_ok=True)
                     partial = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.partial")
                     partial.write_bytes(image.data)
                     partial.replace(file)
-            except OSError as error:
-                raise StorageError(f"cannot write {file}: {error.strerror}") from error
             self._saved.add(image.sha256)
         return image.as_json(data=False)
 
