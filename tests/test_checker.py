@@ -344,6 +344,19 @@ def test_a_broken_promise_is_found_and_named(cls, property_name, spec_of):
         check_env(spec_of_again(cls))
 
 
+class UsesTorch(Guess):
+    def _reset(self, options):
+        import torch
+
+        torch.ones(3).sum()
+        return super()._reset(options)
+
+
+def test_torch_may_be_used_without_its_generator(spec_of):
+    found = {f.name: f for f in run_checks(spec_of(UsesTorch), episodes=1)}
+    assert found["global rng"].ok, found
+
+
 def spec_of_again(cls):
     return rollenv.spec(f"test:{cls.__name__}-v0")
 

@@ -213,7 +213,7 @@ class RunDir:
             partial.write_text(json.dumps(config.model_dump(mode="json"), indent=2) + "\n")
             partial.replace(self.config_file)
 
-    def append(self, file: Path, *rows: dict[str, Any]) -> None:
+    def append(self, file: Path, *rows: Any) -> None:
         """Append lines of JSON and flush them to disk."""
         with writes(file, kind=RunDirError), file.open("a", encoding="utf-8") as out:
             out.writelines(json.dumps(row) + "\n" for row in rows)

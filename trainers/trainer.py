@@ -21,7 +21,7 @@ from rollenv.core.interrupt import Terminated, Termination
 from rollenv.core.plugins import function_at
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.panels.check import Watched
-from rollenv.panels.trained import record_tasks
+from rollenv.panels.trained import FILE, task_rows
 from rollenv.rollout import validation
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ, rewards_of
@@ -311,7 +311,7 @@ class Trainer:
             self._playing_since = time.perf_counter(), player.tokens
         groups = self.batches.next(metrics)
         if self.config.eval.panel:
-            record_tasks(self.run.path, self.state.iteration, (group.task for group in groups))
+            self.run.append(self.run.path / FILE, *task_rows(self.state.iteration, (group.task for group in groups)))
         clock, tokens = self._playing_since
         self._playing_since = time.perf_counter(), player.tokens
         if not self.batches.plays:
@@ -371,18 +371,15 @@ class Trainer:
                 )
                 played += result.trajectories
                 graded = [t for t in result.trajectories if t.complete]
-                names: tuple[str, ...] = ("failed",)
-                if graded:
-                    names += ("success", "low", "high", "reward", "turns")
+                names = ["failed", *(("success", "low", "high", "reward", "turns") if graded else ())]
                 if graded and result.repeats:
-                    names += ("distinct", "tasks_low", "tasks_high")
+                    names += ["distinct", "tasks_low", "tasks_high"]
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
                 if self.rewards and graded:
                     metrics[f"eval/{part.name}trained_reward"] = sum(t.reward for t in graded) / len(graded)
                 if result.failed:
-                    error = next(t.error for t in result.trajectories if t.status == "failed")
-                    of = f"{result.failed} of {len(result.trajectories)} episodes of the evaluation"
-                    logger.warning("%s failed and are not graded; the first: %s", of, error)
+                    of, error = len(result.trajectories), next(t.error for t in result.trajectories if not t.complete)
+                    logger.warning("%d of %d episodes of the evaluation failed: %s", result.failed, of, error)
             for name in self.config.eval.measures:
                 config = self.config.model_copy(update={"run_dir": str(self.run.path)})
                 found = function_at(name, "eval.measures", self.run.path)(player, config)

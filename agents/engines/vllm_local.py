@@ -204,8 +204,7 @@ class LocalTransport:
         try:
             outputs = self._llm.step()
         except Exception as error:
-            why = f"vLLM failed with {type(error).__name__}: {error}; start a new engine"
-            return self._fail(why)
+            return self._fail(f"vLLM failed with {type(error).__name__}: {error}; start a new engine")
         self.stats.steps += 1
         for output in outputs:
             self._tell(output.request_id, _piece(output))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.agents.gateway.messages import GatewayError
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 
 #: The possible beginnings of lines.
 _BEGINNINGS = (b'{"event":"', b'{"session":"')
@@ -27,15 +27,14 @@ class CallRecord:
         self._lock = threading.Lock()
         if self.path.exists() and not self.path.is_file():
             raise UsageError(f"the gateway cannot write its record to {path}, which is no file; name another one")
-        try:
+        with writes(path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             opened = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             self._file = open(opened, "a+b", buffering=0)  # noqa: SIM115  # closed by close()
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"another gateway writes its record to {path}; name another file, or stop it") from None
-        except OSError as error:
-            raise UsageError(f"the gateway cannot write to {path}: {error.strerror}; name another file") from error
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"another gateway writes its record to {path}; name another one, or stop it") from None
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events so far, and remove an incomplete last line."""

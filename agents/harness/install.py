@@ -17,7 +17,7 @@ from rich.console import Console
 
 from rollenv.agents.harness.records import Harness, filled
 from rollenv.core.cache import cache_folder, cached
-from rollenv.core.errors import MissingExtra, UsageError
+from rollenv.core.errors import MissingExtra, UsageError, writes
 from rollenv.sandbox.machine import PATH
 
 #: Date of npm's registry for installations, so that a harness's dependencies do not change.
@@ -51,11 +51,9 @@ def install(harness: Harness) -> Path:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a harness's installation."""
-    try:
+    with writes(folder, "set ROLLENV_CACHE to a folder with space"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(f"{folder}.lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise UsageError(f"cannot write {folder}: {error}; set ROLLENV_CACHE to a folder with space") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

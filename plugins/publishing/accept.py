@@ -236,7 +236,7 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
     stage = _begin(folders, made, seconds)
     work = os.path.join(made, "work")
     os.chdir(work)
-    before, reached, watched = _surroundings(work), list[str](), [True]
+    before, files, reached, watched = surroundings(), os.listdir(work), list[str](), [True]
     written, own, began = list[str](), _temporary_and_caches(), time.monotonic()
 
     def listen(event: str, args: tuple[Any, ...]) -> None:
@@ -279,7 +279,8 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
     if written:
         text = f"it writes {', '.join(dict.fromkeys(written))}"
         judged.refusals.append(Refusal(env_spec.id, "files", text, seed=0))
-    for text in changes(before, _surroundings(work)):
+    left = [f"the working folder has a new file {name}" for name in sorted({*os.listdir(work)} - {*files})[:5]]
+    for text in [*changes(before, surroundings()), *left]:
         judged.refusals.append(Refusal(env_spec.id, "surroundings", text, seed=0))
     return judged
 
@@ -318,10 +319,6 @@ def _written_paths(event: str, args: tuple[Any, ...]) -> Iterator[str]:
             path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
         if not (event in _ONLY_NEW and os.path.lexists(path)):
             yield path
-
-
-def _surroundings(work: str) -> dict[str, Any]:
-    return {**surroundings(), "files in the working folder": sorted(os.listdir(work))[:5]}
 
 
 def check(

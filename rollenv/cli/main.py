@@ -98,11 +98,10 @@ def _prepared(command: Callable[..., None], kind: type[OutputOptions] = ResultOp
         try:
             with termination.handled():
                 flat(**{k: v.expanduser() if isinstance(v, Path) else v for k, v in kwargs.items()})
-        except KeyboardInterrupt:
-            error_console.print("terminated" if termination.asked else "stopped")
-            if termination.asked:
-                raise Terminated from None
-            raise typer.Exit(130) from None
+        except (KeyboardInterrupt, Terminated) as stop:
+            terminated = termination.asked or isinstance(stop, Terminated)
+            error_console.print("terminated" if terminated else "stopped")
+            raise Terminated if terminated else typer.Exit(130) from None
         except Exception as error:
             told = _missing_extra(error) or error
             if not isinstance(told, RollenvError) and not _is_of_a_sandbox(told):

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from rollenv.rollout.types import Trajectory
 
 SETTINGS_FILE, EPISODES_FILE = "eval.json", "episodes.jsonl"
-
 _AGAIN = "fix that and try again (--resume keeps the finished episodes)"
 #: Keys that are no settings: seconds of all earlier sessions, and whether the last one is running or was cut off.
 _SECONDS, _OPEN = "seconds", "open"

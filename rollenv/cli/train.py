@@ -233,11 +233,8 @@ def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bo
                 f"{config.optimizer.micro_batch_tokens // 2}, model.gradient_checkpointing=true, model.lora.rank=16"
             ) from error
         raise
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         error_console.print(further, soft_wrap=True)
-        raise
-    except Terminated:
-        error_console.print(f"terminated after saving; {further}", soft_wrap=True)
         raise
 
 

@@ -71,22 +71,14 @@ class NoSuchAbility(RollenvError, AttributeError, NotImplementedError):
 
 
 @contextlib.contextmanager
-def writes(
-    place: object,
-    then: str = "free some space, fix the permissions or name another place",
-    kind: Callable[[str], RollenvError] = UsageError,
-) -> Iterator[None]:
-    """Turn errors of files, such as a full disk or no permission, into an error that says where and what to do.
-
-    Args:
-        place: what is written, where the error names no file.
-        then: what to do.
-    """
+def writes(place: object, then: str = "", kind: Callable[[str], RollenvError] = UsageError) -> Iterator[None]:
+    """Turn errors of files, such as a full disk or no permission, into one that names the file or else the place."""
     try:
         yield
     except OSError as error:
         if isinstance(error, RollenvError):
             raise
+        then = then or "free some space, fix the permissions or name another place"
         raise kind(f"cannot write {error.filename or place}: {error.strerror or error}; {then}") from error
 
 

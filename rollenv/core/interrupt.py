@@ -46,8 +46,7 @@ EXIT_CODE = 128 + signal.SIGTERM
 class Terminated(SystemExit):
     """SIGTERM or SIGHUP ended a run after its checkpoint was saved; it can be resumed."""
 
-    def __init__(self) -> None:
-        super().__init__(EXIT_CODE)
+    code = EXIT_CODE
 
 
 class Termination:
@@ -68,10 +67,8 @@ class Termination:
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
         """Handle the signals while the block runs, in the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self._note) for number in self._unhandled}
+        here = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._note) for number in self._unhandled if here}
         try:
             with interruptible():
                 yield

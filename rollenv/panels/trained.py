@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.trust import named_by_task
@@ -15,11 +16,9 @@ from rollenv.rollout.types import Task
 FILE = "tasks.jsonl"
 
 
-def record_tasks(folder: Path, iteration: int, tasks: Iterable[Task]) -> None:
-    """Append the tasks of an iteration."""
-    with open(folder / FILE, "a", encoding="utf-8") as file:
-        for task in tasks:
-            file.write(json.dumps([iteration, task.env_id, task.seed, task.kwargs, task.options]) + "\n")
+def task_rows(iteration: int, tasks: Iterable[Task]) -> list[list[Any]]:
+    """Return the lines of an iteration in that file."""
+    return [[iteration, task.env_id, task.seed, task.kwargs, task.options] for task in tasks]
 
 
 def trained_tasks(folder: Path, *, trust: bool = False) -> list[Task]:

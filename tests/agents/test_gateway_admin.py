@@ -116,7 +116,7 @@ def test_a_file_that_is_no_record_is_refused_and_stays(tmp_path, held):
 def test_a_record_is_a_file_that_no_other_gateway_writes(tmp_path):
     with pytest.raises(rollenv.UsageError, match="file"):
         Gateway(scripted([]), record=tmp_path)
-    with pytest.raises(rollenv.UsageError, match="chats"):
+    with pytest.raises(rollenv.UsageError, match="cannot write"):
         gateway_command._writer(tmp_path)
     first = Gateway(scripted([]), record=tmp_path / "calls.jsonl")
     with pytest.raises(rollenv.UsageError, match="another gateway"):

@@ -91,6 +91,12 @@ def test_list_and_version(rollenv_command):
         (("train", "sokoban", "algorithm.nme=gigpo"), 2, "did you mean 'algorithm.name'"),
         (("train", "sokoban", "seed=x"), 2, "seed: "),
         (("train", "sokoban", "run_dir=/proc/none/run"), 4, "cannot write the run directory"),
+        (
+            ("catalogue", "game:Sokoban-v0-easy", "--page", "/proc/none/page.html"),
+            2,
+            "cannot write /proc/none/page.html",
+        ),
+        (("forge", "six", "--out", "/proc/none/tasks"), 2, "cannot write /proc/none"),
         (("train", "sokoban", "lr=1e-4"), 2, "did you mean 'optimizer.lr'"),
         (("eval", "game:Sokoban-v0-easy", "-n", "all"), 2, "without end; say how many with -n"),
         (("eval", "game:Sokoban-v0-easy", "-o", "/etc/passwd"), 2, "is a file"),

@@ -12,7 +12,6 @@ import gc
 import json
 import pickle
 import random
-import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium.utils.env_checker
-import numpy as np
 
 from rollenv.core.checker.digests import NotApplicable, TwinProcess, digest, expect_same, play
 from rollenv.core.checker.hostile import HOSTILE_ACTIONS
@@ -285,31 +283,25 @@ def _deterministic(subject: Subject) -> None:
 def check_global_rng(subject: Subject) -> None:
     """Neither ``random`` nor ``numpy.random`` nor torch's generator is used, and their state does not matter."""
     sequences = _sequences(subject)
-    torch = sys.modules.get("torch")
-    saved = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
+    found = generators()
+    saved = [state() for state, _, _ in found]
     try:
         traces = []
         for global_seed in (1, 2):
-            random.seed(global_seed)
-            np.random.seed(global_seed)
-            if torch:
-                torch.manual_seed(global_seed)
-            before = generators()
+            for _, _, seed_it in found:
+                seed_it(global_seed)
+            before = [digest(state()) for state, _, _ in found]
             env = subject.make()
             traces.append([play(env, actions, seed) for seed, actions in sequences])
             env.close()
-            if generators() != before:
-                raise Broken(
-                    "it draws from or seeds the process-wide random, numpy.random or torch; use self.np_random"
-                )
+            if [digest(state()) for state, _, _ in found] != before:
+                raise Broken("it draws from or seeds the process's random, numpy.random or torch; use self.np_random")
         if not subject.nondeterministic:
             for a, b in zip(*traces, strict=True):
                 expect_same(a, b, "the same seed under two states of the global generators")
     finally:
-        random.setstate(saved[0])
-        np.random.set_state(saved[1])
-        if torch:
-            torch.set_rng_state(saved[2])
+        for (_, restore, _), state in zip(found, saved, strict=True):
+            restore(state)
 
 
 def check_over(subject: Subject) -> None:
@@ -541,7 +533,7 @@ def check_leaks(subject: Subject) -> None:
             raise Broken(f"{n} {what} left after close()")
         time.sleep(0.02)
     if changed := changes(subject.before, surroundings()):
-        raise Broken(f"it changes what others in its process use: {'; '.join(changed)}")
+        raise Broken(f"it changes what others in its process use: {', '.join(changed)}")
 
 
 def check_spec(subject: Subject) -> None:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rollenv.core.checker.digests import digest
 
-
-def generators() -> list[str]:
-    """Digests of the process-wide random generators: Python's, NumPy's, and torch's if it is loaded."""
-    torch = sys.modules.get("torch")
-    states = random.getstate(), np.random.get_state(), torch and torch.get_rng_state().tolist()
-    return [digest(state) for state in states]
+def generators() -> list[tuple[Callable[..., Any], ...]]:
+    """Return what gets, sets and seeds each random generator of the process: Python's, NumPy's, a loaded torch's."""
+    found: list[Any] = [(random.getstate, random.setstate, random.seed)]
+    found.append((np.random.get_state, np.random.set_state, np.random.seed))
+    if torch := sys.modules.get("torch"):
+        restore = lambda state: torch.set_rng_state(torch.ByteTensor(state))  # noqa: E731
+        found.append((lambda: torch.get_rng_state().tolist(), restore, torch.manual_seed))
+    return found
 
 
 def surroundings() -> dict[str, str]:
     """What environments share in a process and leave as it is, with the environment variables."""
     mask = os.umask(0o22)
     os.umask(mask)
-    streams = {f"sys.{each}": getattr(sys, each) for each in ("stdout", "stderr")}
+    streams = {"sys.stdout": sys.stdout, "sys.stderr": sys.stderr}
     return {
         "the working folder": os.getcwd(),
         "the umask": oct(mask),
@@ -38,20 +41,14 @@ def surroundings() -> dict[str, str]:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """List what differs between two :func:`surroundings`; variables of its own may be new, and may be secrets."""
-    changed = [what for what, was in before.items() if after.get(what) != was]
-    return [
-        what if what.startswith("$") else f"{what}: {before[what]!r:.200}, then {after.get(what)!r:.200}"
-        for what in changed
-    ]
+    """Name what differs between two :func:`surroundings`; variables may be new, and their values may be secrets."""
+    return [what for what, was in before.items() if after.get(what) != was]
 
 
 def resources() -> dict[str, int]:
     """The number of threads, open files and child processes of this process."""
-    fds = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as children:
-            processes = len(children.read().split())
-    except OSError:
-        processes = 0
-    return {"threads": threading.active_count(), "open files": fds, "child processes": processes}
+    found = {"threads": threading.active_count()}
+    with contextlib.suppress(OSError):  # another system than Linux
+        found["open files"] = len(os.listdir("/proc/self/fd"))
+        found["child processes"] = len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    return found

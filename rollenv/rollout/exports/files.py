@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 from rollenv.core.needs import require_extra
 from rollenv.core.picture_forms import WORD
 from rollenv.core.pictures import MARK, Picture, file_name
@@ -107,15 +107,13 @@ def export(
 
     card = _Card()
     try:
-        to.parent.mkdir(parents=True, exist_ok=True)
-        for side, file in files.items():
-            tally = counts[str(file)] = Counter()
-            _write(partial, form, chosen(side), tally)
-            if tally["rows"]:
-                os.replace(partial, file)
-    except OSError as error:
-        why = error.strerror or error
-        raise UsageError(f"cannot write {to}: {why}; choose another place with --to") from error
+        with writes(to, "choose another place with --to"):
+            to.parent.mkdir(parents=True, exist_ok=True)
+            for side, file in files.items():
+                tally = counts[str(file)] = Counter()
+                _write(partial, form, chosen(side), tally)
+                if tally["rows"]:
+                    os.replace(partial, file)
     finally:
         if partial.exists():
             partial.unlink()

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, get_args, get_origin, overload
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, writes
 from rollenv.core.needs import require_extra
 from rollenv.rollout.records.pictures import PictureFiles, StorageError
 from rollenv.rollout.records.plain import bare, from_plain, hints, to_plain
@@ -109,11 +109,9 @@ class JsonlWriter:
             rest = memoryview(json.dumps(to_plain(record, self._pictures), separators=(",", ":")).encode() + b"\n")
         except (TypeError, ValueError) as error:
             raise UsageError(f"a record of {record.task.env_id} is not JSON data: {error}") from error
-        try:
+        with writes(self.path, "its complete records are kept", StorageError):
             while rest:  # a write to a full disk may be partial
                 rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error.strerror}; its complete records are kept") from error
 
     def close(self) -> None:
         """Close the file; further calls have no effect."""
