@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.core.errors import UsageError
-from rollenv.core.plugins import at_line
+from rollenv.core.plugins import users_code
 from rollenv.rollout.seats import seat_role_of
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.trainers import advantages as adv
@@ -155,13 +155,8 @@ def _flat(rows: Ragged) -> Floats:
 def _own(x: adv.AdvantageInput, algorithm: OwnFunction) -> Floats:
     """Call the user's function and check its result."""
     what, settings = f"algorithm.name={algorithm.name}", own_arguments(algorithm, "algorithm")
-    try:
+    with users_code(what):
         found = np.array(algorithm.function(x, **settings), dtype=np.float64)
-    except UsageError:
-        raise
-    except Exception as error:
-        hint = ": the arrays of a batch are read-only, copy them first" if "read-only" in str(error) else ""
-        raise UsageError(f"{what} failed: {at_line(error)}{hint}") from error
     if found.shape != x.turn.shape:
         raise UsageError(
             f"{what} returned numbers of the shape {found.shape}; it has to return one for each of the "

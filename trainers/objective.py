@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rollenv.core.errors import UsageError
-from rollenv.core.plugins import at_line
+from rollenv.core.plugins import users_code
 from rollenv.trainers import losses
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import KlLoss, Loss, NoDistill
@@ -57,12 +57,8 @@ def _own(x: LossInput, settings: OwnFunction) -> TokenLoss:
     what, given = f"loss.name={settings.name}", own_arguments(settings, "loss")
     tensors = {f.name: t for f in fields(x) if (t := getattr(x, f.name)) is not None}
     before = {name: tensor._version for name, tensor in tensors.items()}
-    try:
+    with users_code(what):
         found = settings.function(x, **given)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{what} failed: {at_line(error)}") from error
     if changed := [name for name, tensor in tensors.items() if tensor._version != before[name]]:
         raise UsageError(f"{what} changes x.{changed[0]} in place; compute a new tensor instead")
     loss = TokenLoss(found) if isinstance(found, Tensor) else found

@@ -18,7 +18,7 @@ from rollenv.agents.base import update_weights_of
 from rollenv.agents.engines.cpu_threads import CpuThreads
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.interrupt import Terminated, Termination
-from rollenv.core.plugins import function_at
+from rollenv.core.plugins import function_at, users_code
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.panels.check import Watched
 from rollenv.panels.trained import FILE, task_rows
@@ -382,7 +382,8 @@ class Trainer:
                     logger.warning("%d of %d episodes of the evaluation failed: %s", result.failed, of, error)
             for name in self.config.eval.measures:
                 config = self.config.model_copy(update={"run_dir": str(self.run.path)})
-                found = function_at(name, "eval.measures", self.run.path)(player, config)
+                with users_code(f"eval.measures={name}"):
+                    found = function_at(name, "eval.measures", self.run.path)(player, config)
                 found = validation.numbers(found, f"the answer of eval.measures {name!r}")
                 metrics |= {f"eval/{key}": value for key, value in found.items()}
         if played or self.config.eval.measures:

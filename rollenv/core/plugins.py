@@ -7,6 +7,7 @@ The groups are ``rollenv.envs``, ``rollenv.namespaces``, ``rollenv.suites``, ``r
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -15,12 +16,12 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rollenv.core.errors import BadEntryPoint, MissingExtra, UsageError
+from rollenv.core.errors import BadEntryPoint, MissingExtra, RollenvError, UsageError
 
 
 @functools.cache
@@ -156,6 +157,18 @@ def _found(module: str) -> bool:
         return module in sys.modules or importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
         return False
+
+
+@contextlib.contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Turn what a user's function raises into a UsageError with its line."""
+    try:
+        yield
+    except RollenvError:
+        raise
+    except (Exception, SystemExit) as error:
+        hint = ": the arrays of a batch are read-only, copy them first" if "read-only" in str(error) else ""
+        raise UsageError(f"{what} failed: {at_line(error)}{hint}") from error
 
 
 def at_line(error: BaseException) -> str:

@@ -54,6 +54,11 @@ def mutating(x):
     x.rewards[:] = 0
     return x.returns[x.trajectory]
 
+
+def leaving(x):
+    raise SystemExit(3)
+
+
 def raising(x):
     return {}["missing"]
 
@@ -289,6 +294,11 @@ def test_a_module_that_raises_on_import_is_named_with_the_line(folder):
         config_of("algorithm.name=syntax_test:f")
 
 
+def test_a_measure_that_fails_is_named(folder):
+    with pytest.raises(UsageError, match=r"eval.measures=own_test:raising failed: .*argument"):
+        trained("run", "eval.measures=['own_test:raising']")
+
+
 @pytest.mark.parametrize(
     ("key", "function", "error"),
     [
@@ -296,6 +306,7 @@ def test_a_module_that_raises_on_import_is_named_with_the_line(folder):
         ("algorithm", "not_finite", r"returned (inf|-inf|nan) for token \d+, of trajectory \d; \d+ of \d+"),
         ("algorithm", "mutating", r"read-only.*copy them first"),
         ("algorithm", "raising", r"failed: KeyError: 'missing' \(own_test.py, line \d+\)"),
+        ("algorithm", "leaving", r"failed: SystemExit: 3 \(own_test.py, line \d+\)"),
         ("loss", "mean", r"loss values of the shape \(\); .* one for each of the \d+ tokens.*loss.aggregate"),
         ("loss", "detached", r"without a gradient; it has to depend on x.logprobs"),
         ("loss", "in_place", r"changes x.advantages in place"),

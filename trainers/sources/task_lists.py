@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rollenv.core.curriculum import Curriculum, Schedule
 from rollenv.core.errors import UsageError
-from rollenv.core.plugins import at_line
+from rollenv.core.plugins import users_code
 from rollenv.core.registry import spec
 from rollenv.rollout.types import Group, Task
 from rollenv.rollout.workers.base import make_env
@@ -58,10 +58,8 @@ class OwnSource(SeedSource):
         self._tasks = self._made()
 
     def _made(self) -> Iterator[Task]:
-        try:
+        with users_code("the generator of tasks.kind"):
             yield from self.make()
-        except Exception as error:
-            raise UsageError(f"tasks.kind: the generator raised {at_line(error)}") from error
 
     def __next__(self) -> Task:
         task = next(self._tasks, None)
