@@ -290,6 +290,8 @@ def _answers(chat: list[dict[str, Any]], example: StoredRow, agent: LocalAgent) 
             yield *given, *text
     elif _is_completion(chat):
         ((said, asked),) = texts
+        if not said.strip():
+            raise UsageError("its answer is empty: there is nothing to imitate")
         yield agent.encode(asked), spoken_ids(agent, said), 1.0, said, asked
     else:
         raise UsageError(_NO_CHATS)

@@ -328,8 +328,7 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
 
     def add_success(label: str, prefix: str = "eval/", low: str = "low", high: str = "high") -> None:
         keys = [prefix + key for key in ("success", low, high)]
-        cells = [percent(*(row[key] for key in keys)) if row.keys() >= {*keys} else "" for row in both]
-        rows.append([label, *cells])
+        rows.append([label, *(percent(*(row[k] for k in keys)) if row.keys() >= {*keys} else "" for row in both)])
 
     for name in ("loss", "accuracy", "accuracy_of_lengths"):
         label = name.replace("_", " ")
@@ -345,10 +344,9 @@ def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
         add_success(
             f"the same over {result.after['eval/distinct']:.0f} different tasks", low="tasks_low", high="tasks_high"
         )
-    for name in ("reward", "trained_reward", "turns"):
-        if any((key := f"eval/{name}") in row for row in both):
-            cells = [f"{row[key]:.2f}" if key in row else "" for row in both]
-            rows.append([f"{name.replace('_', ' ')} per episode", *cells])
+    for name in ("reward", "trained reward", "turns"):
+        if any((key := f"eval/{name.replace(' ', '_')}") in row for row in both):
+            rows.append([f"{name} per episode", *(f"{row[key]:.2f}" if key in row else "" for row in both)])
     if any(row.get("eval/failed") for row in both):
         rows.append(["failed episodes, not graded", *(f"{row.get('eval/failed', 0):.0f}" for row in both)])
     print_table(["", "before", "after"], [*rows, *_groups(run)])

@@ -191,6 +191,12 @@ def test_a_row_that_cannot_be_learned_stops_the_run_before_it_begins(model, tmp_
     assert "row 4" in str(error.value) or "row:rows.jsonl, row 4" in str(error.value)
 
 
+def test_an_empty_completion_is_no_row_for_a_model_without_chats_either(model, tmp_path):
+    file = rows_at(tmp_path / "rows.jsonl", [{"prompt": "2 + 3", "completion": " "}])
+    with pytest.raises(UsageError, match="row 1: its answer is empty"):
+        sft(model, file, tmp_path / "run", "prompt.kind=step", "prompt.chat=false")
+
+
 def test_rows_that_cannot_be_learned_may_be_dropped_and_are_counted(model, tmp_path, caplog):
     long = {"messages": [SAID[0], {**SAID[1], "content": "5 " * 300}]}
     empty, ghost = {"messages": [SAID[0], {**SAID[1], "content": ""}]}, {"messages": [{"role": "ghost"}]}
