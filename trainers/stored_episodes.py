@@ -35,10 +35,7 @@ T = TypeVar("T")
 #: The path of the environment's own expert.
 ORACLE = "oracle"
 
-_UNREADABLE = (
-    "neither tokens nor messages: write their texts with `rollenv export --format chat` (or pairs), and "
-    "train on that file"
-)
+_UNREADABLE = "neither tokens nor messages: train on what `rollenv export --format chat` (or pairs) makes of them"
 _NO_CHATS = "this model has no chat template, so that it can read one prompt and its completion only"
 
 

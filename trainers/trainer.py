@@ -229,8 +229,7 @@ class Trainer:
 
         Raises:
             TrainingError: losses, gradients or weights are no longer finite.
-            Terminated: by SIGTERM, after saving a checkpoint. Episodes and evaluations under way are given up, an
-                update is finished.
+            Terminated: by SIGTERM or SIGHUP, after saving; episodes under way are given up, an update is finished.
         """
         self._to_save = {**self.batches.state(), "unlogged": self.state.unlogged}
         with self.termination.handled():

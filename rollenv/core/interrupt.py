@@ -50,8 +50,7 @@ class Terminated(SystemExit):
 
 
 class Termination:
-    """Turns the first SIGTERM or SIGHUP, by which Slurm, Kubernetes and closed terminals end a program, into a
-    KeyboardInterrupt where work can be given up, and waits elsewhere.
+    """Turns the first SIGTERM or SIGHUP into a KeyboardInterrupt where work can be given up, and waits elsewhere.
 
     A program that has its own handler keeps it. Ray's is no program's own: it stays when Ray is shut down.
     """

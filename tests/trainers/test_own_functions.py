@@ -198,7 +198,7 @@ def test_tasks_of_ones_own_that_end_are_errors(folder):
         next(source)
     ending = source_of(config_of("tasks.kind=own_test:once"), {})
     next(ending)
-    with pytest.raises(UsageError, match=r"raised ValueError: no more \(own_test.py, line \d+"):
+    with pytest.raises(UsageError, match=r"failed: ValueError: no more \(own_test.py, line \d+"):
         next(ending)
     with pytest.raises(UsageError, match=r"ended after 1 tasks"):
         next(ending)
