@@ -4,6 +4,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -355,6 +356,37 @@ class UsesTorch(Guess):
 def test_torch_may_be_used_without_its_generator(spec_of):
     found = {f.name: f for f in run_checks(spec_of(UsesTorch), episodes=1)}
     assert found["global rng"].ok, found
+
+
+class LeavesNoFolder(Guess):
+    def _reset(self, options):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+        return super()._reset(options)
+
+
+class PrintsNowhere(Guess):
+    def _reset(self, options):
+        sys.stdout = None
+        return super()._reset(options)
+
+
+class ImportsOpenCV(Guess):
+    def _reset(self, options):
+        os.environ["LD_LIBRARY_PATH"] = f"/cv2:{os.environ['LD_LIBRARY_PATH']}"
+        return super()._reset(options)
+
+
+@pytest.mark.parametrize(
+    ("cls", "what"), [(LeavesNoFolder, "the working folder"), (PrintsNowhere, "sys.stdout"), (ImportsOpenCV, "")]
+)
+def test_what_an_environment_changes_in_its_process_is_named(cls, what, spec_of, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/cuda")
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.chdir(os.getcwd())
+    found = {f.name: f for f in run_checks(spec_of(cls), episodes=1)}
+    assert found["leaks"].ok == (not what)
+    assert what in str(found["leaks"])
 
 
 def spec_of_again(cls):

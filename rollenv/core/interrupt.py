@@ -88,9 +88,22 @@ class Termination:
     def _note(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a forked process has no run to save
             os._exit(EXIT_CODE)
+        if number == signal.SIGHUP:
+            _print_nowhere()
         first, self.asked = not self.asked, True
         if first and not self._busy:
             interrupt()  # which rollouts know from errors of environments
+
+
+def _print_nowhere() -> None:
+    """Let what is printed from now on go nowhere if its terminal is gone, where it would raise an OSError."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, descriptor)
+            os.close(nothing)
 
 
 def _is_free(handler: Any) -> bool:

@@ -1,6 +1,8 @@
 """``rollenv eval`` and ``rollenv health``: folders, resuming, workers, what is printed."""
 
 import json
+import os
+import pty
 import shlex
 import signal
 import subprocess
@@ -139,6 +141,18 @@ def test_an_interrupt_is_quick_however_many_tasks_wait(tmp_path, number, code):
     assert process.returncode == code
     assert "Task" not in said
     assert "--resume" in said
+
+
+def test_a_terminal_that_goes_away_ends_it_as_any_signal_does(tmp_path):
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        code = "from rollenv.cli.main import main; main()"
+        os.execv(sys.executable, [sys.executable, "-c", code, "eval", "game:Sokoban-v0-tiny", "-n", "50000", "-o", "o"])
+    while not (file := tmp_path / "o" / "episodes.jsonl").exists() or not file.read_bytes():
+        os.read(terminal, 65536)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 143
 
 
 @pytest.mark.combinations

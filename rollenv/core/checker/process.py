@@ -30,19 +30,29 @@ def surroundings() -> dict[str, str]:
     mask = os.umask(0o22)
     os.umask(mask)
     streams = {"sys.stdout": sys.stdout, "sys.stderr": sys.stderr}
+    folder = "removed"
+    with contextlib.suppress(FileNotFoundError):
+        folder = os.getcwd()
     return {
-        "the working folder": os.getcwd(),
+        "the working folder": folder,
         "the umask": oct(mask),
         "the recursion limit": str(sys.getrecursionlimit()),
         "the handler of Ctrl-C": repr(signal.getsignal(signal.SIGINT)),
-        **{name: "closed" if stream.closed else repr(stream) for name, stream in streams.items()},
+        **{name: "closed" if getattr(stream, "closed", False) else repr(stream) for name, stream in streams.items()},
         **{f"${name}": value for name, value in os.environ.items()},
     }
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Name what differs between two :func:`surroundings`; variables may be new, and their values may be secrets."""
-    return [what for what, was in before.items() if after.get(what) != was]
+    """Name what differs between two :func:`surroundings`; variables may be new, and their values may be secrets.
+
+    Lists of folders such as LD_LIBRARY_PATH may get more, as an import of OpenCV does.
+    """
+
+    def kept(what: str, was: str, now: str) -> bool:
+        return now == was or (what[0] == "$" and what.endswith("PATH") and {*was.split(":")} <= {*now.split(":")})
+
+    return [what for what, was in before.items() if what not in after or not kept(what, was, after[what])]
 
 
 def resources() -> dict[str, int]:
