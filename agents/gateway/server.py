@@ -62,9 +62,10 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
 
     async def missing(http: Http, _: Exception) -> Response:
         paths = (path for dialect in dialects().values() for path in (*dialect.paths, *dialect.counts))
-        there = f"the model {gateway.model.name!r}, and the addresses models, {', '.join(paths)}"
+        model = f"; the model is {gateway.model.name!r}" if gateway.model.name else ""
+        text = f"nothing is here; the addresses are models, {', '.join(paths)}{model}"
         dialect = dialects().get("messages" if "anthropic-version" in http.headers else "chat", chat)
-        return JSONResponse(dialect.error(GatewayError("not_found", f"this is not here; there are {there}")), 404)
+        return JSONResponse(dialect.error(GatewayError("not_found", text)), 404)
 
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
@@ -140,7 +141,7 @@ def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> ModelReques
             data = json.loads(body)
         except (ValueError, RecursionError) as error:
             why = error or "it is nested too deeply"
-            raise GatewayError("invalid", f"the body is not JSON without a content-encoding: {why}") from error
+            raise GatewayError("invalid", f"the body is not JSON, or has a content-encoding: {why}") from error
         return session.with_previous(dialect.read(data, session.find_answer, session.known_in[dialect]))
 
 

@@ -232,6 +232,7 @@ def test_what_a_gateway_does_not_read_is_refused_in_words():
     unknown, compressed, named = call_over_http(work)
     assert (unknown.status_code, compressed.status_code, named.status_code) == (404, 400, 200)
     assert "chat/completions" in unknown.json()["error"]["message"]
+    assert "''" not in unknown.json()["error"]["message"], "no model without a name is named"
     assert "content-encoding" in compressed.json()["error"]["message"]
     assert named.headers["x-rollenv-ignored"].startswith("a??b")
 

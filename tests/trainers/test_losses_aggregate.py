@@ -35,6 +35,7 @@ def test_weights_make_the_means_they_are_named_after(shape, seed):
     assert total("sequence") == pytest.approx(mean(by(sequences)))
     assert total("prompt") == pytest.approx(mean(by(prompts)))
     assert total("fixed", length=7) == pytest.approx(sum(values) / len(set(sequences)) / 7)
+    assert token_weights("token", torch.tensor(sequences)).dtype == torch.float64
 
 
 @pytest.mark.parametrize("kind", ["token", "sequence", "prompt", "fixed"])
