@@ -129,7 +129,8 @@ def read_reply(data: Any) -> ChatReply:
 def _echo(message: dict[str, Any]) -> dict[str, Any]:
     echo: dict[str, Any] = {key: message[key] for key in _ECHOED if message.get(key)}
     extras = [{_OF_CALL: call[_OF_CALL]} if call.get(_OF_CALL) else {} for call in message["tool_calls"]]
-    return dict(json.loads(well_formed(json.dumps({**echo, "tool_calls": extras}, ensure_ascii=False))))
+    text = well_formed(json.dumps({**echo, "tool_calls": extras}, ensure_ascii=False))
+    return dict(json.loads(text, parse_constant=str))  # NaN and Infinity cannot be sent
 
 
 def as_answered(message: dict[str, Any], echo: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,6 +195,8 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
     for key in ("content", "refusal", *_THOUGHTS):
         if (text := _text(delta.get(key))) is not None:
             message[key] = (message.get(key) or "") + text
+    if details := _list(delta.get("reasoning_details")):
+        message["reasoning_details"] = [*message.get("reasoning_details", ()), *details]
     for each in delta.get("tool_calls") or ():
         _add_call(message.setdefault("tool_calls", []), _mapping(each))
     choice["token_ids"] += part.get("token_ids") or ()
@@ -230,6 +233,7 @@ def _add_call(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:
         return
     call = last if numbered else calls[-1]
     call["id"] = call["id"] or own
+    call[_OF_CALL] = call[_OF_CALL] or piece.get(_OF_CALL)
     if name != call["function"]["name"]:
         call["function"]["name"] += name
     call["function"]["arguments"] += arguments

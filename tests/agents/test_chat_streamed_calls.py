@@ -93,3 +93,25 @@ def test_calls_with_one_id_are_all_kept():
     reply = read_reply({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]})
     assert [call.name for call in reply.calls] == ["a", "b", "c"]
     assert len({call.id for call in reply.calls}) == 3
+
+
+def test_what_a_stream_wants_back_is_put_together_and_can_be_sent():
+    deltas = [
+        {"reasoning": "Hm", "reasoning_details": [{"text": "H"}]},
+        {"reasoning": "m.", "reasoning_details": [{"text": "m.", "at": float("nan")}]},
+        {"tool_calls": [p(0, "a", "turn_on", "")]},
+        {"tool_calls": [p(0, None, None, LAMP) | {"extra_content": {"signature": "s"}}]},
+    ]
+
+    async def whole():
+        async def lines():
+            for delta in deltas:
+                yield "data: " + json.dumps({"choices": [{"delta": delta, "finish_reason": "tool_calls"}]})
+
+        return read_reply(await read_events(lines()))
+
+    assert asyncio.run(whole()).echo == {
+        "reasoning": "Hmm.",
+        "reasoning_details": [{"text": "H"}, {"text": "m.", "at": "NaN"}],
+        "tool_calls": [{"extra_content": {"signature": "s"}}],
+    }
