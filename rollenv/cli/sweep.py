@@ -249,10 +249,11 @@ def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> li
 def _success(run: _Run) -> str:
     from rollenv.trainers.run_dir import read_rows
 
-    evaluated = [row["eval/success"] for row in read_rows(run.folder / "metrics.jsonl") if "eval/success" in row]
+    rows = [row for row in read_rows(run.folder / "metrics.jsonl") if row.keys() & {"eval/success", "eval/failed"}]
+    shares = [f"{row['eval/success']:.3f}" if "eval/success" in row else "all failed" for row in rows]
     if run.process is not None and run.process.returncode:
         return f"failed: {_last_line(run.log)}"
-    return f"{evaluated[0]:.3f} -> {evaluated[-1]:.3f}" if evaluated else "done"
+    return f"{shares[0]} -> {shares[-1]}" if shares else "done"
 
 
 def _last_line(log: Path) -> str:

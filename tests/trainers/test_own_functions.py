@@ -21,6 +21,7 @@ from rollenv.trainers.sources.configured import source_of
 MODULE = """
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import count
 
@@ -57,6 +58,10 @@ def mutating(x):
 
 def leaving(x):
     raise SystemExit(3)
+
+
+def reading(x):
+    return json.loads("nothing")
 
 
 def raising(x):
@@ -307,6 +312,7 @@ def test_a_measure_that_fails_is_named(folder):
         ("algorithm", "mutating", r"read-only.*copy them first"),
         ("algorithm", "raising", r"failed: KeyError: 'missing' \(own_test.py, line \d+\)"),
         ("algorithm", "leaving", r"failed: SystemExit: 3 \(own_test.py, line \d+\)"),
+        ("algorithm", "reading", r"failed: JSONDecodeError: .*own_test.py, line \d+\)"),
         ("loss", "mean", r"loss values of the shape \(\); .* one for each of the \d+ tokens.*loss.aggregate"),
         ("loss", "detached", r"without a gradient; it has to depend on x.logprobs"),
         ("loss", "in_place", r"changes x.advantages in place"),
