@@ -174,7 +174,7 @@ def users_code(what: str) -> Iterator[None]:
 def at_line(error: BaseException) -> str:
     """Describe an exception by class, text and the last line that is not Python's, rollenv's or a package's."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = list(traceback.extract_tb(error.__traceback__))
     own = str(Path(__file__).parents[1]), os.path.dirname(os.__file__)
     frames = [frame for frame in frames if not frame.filename.startswith(own)]
     frames = [frame for frame in frames if "site-packages" not in frame.filename] or frames
