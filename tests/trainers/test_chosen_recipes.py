@@ -173,7 +173,7 @@ def test_a_written_recipe_leaves_out_what_does_nothing(overrides: list[str], tmp
     ("arguments", "says"),
     [
         (["sokoban", "--write-recipe", "none/own.toml"], "cannot write none/own.toml: No such file"),
-        (["sokoban", "--write-recipe", "own.toml"], "own.toml exists; name another file"),
+        (["sokoban", "--write-recipe", "own.toml"], "cannot write own.toml: File exists"),
         # the run is looked for; that the id has no expert does not matter
         (["ta:Nim-v0", "run_dir=run", "--resume"], "cannot resume run: its config.json"),
         (["a-run"], "rollenv train --resume run_dir=a-run"),
