@@ -51,7 +51,7 @@ class ChatReply:
     thoughts: str = ""
     """The thoughts, if the server separates them from the text (vLLM, DeepSeek, OpenRouter)."""
     echo: dict[str, Any] = field(default_factory=dict)
-    """What goes back with the answer's calls (:func:`as_answered`): DeepSeek and Gemini refuse a request without it."""
+    """Fields that go back with the calls (:func:`as_answered`): DeepSeek and Gemini refuse a request without them."""
 
 
 def parse_json(body: bytes, content_type: str) -> Any:

@@ -101,7 +101,7 @@ class ModelAnswer:
     created: int = 0
     """Seconds since 1970."""
     echo: Mapping[str, Any] = field(default_factory=dict)
-    """What an endpoint wants back with the answer's calls; see :class:`~rollenv.agents.chat.replies.ChatReply`."""
+    """Fields that an endpoint wants back with the calls; see :class:`~rollenv.agents.chat.replies.ChatReply`."""
 
     @property
     def message(self) -> Message:

@@ -104,7 +104,7 @@ class TimeLimits:
 
 
 class TimeLimited:
-    """What :class:`TimeLimits` can limit; a subclass defines :meth:`expire`."""
+    """A thing that :class:`TimeLimits` limits; a subclass defines :meth:`expire`."""
 
     __slots__ = ("_running", "end")
     _running: set[TimeLimited]

@@ -1,4 +1,4 @@
-"""What an environment shares with others in its process, and leaves as it is."""
+"""The state of a process that environments share and leave as it is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def generators() -> list[tuple[Callable[..., Any], ...]]:
 
 
 def surroundings() -> dict[str, str]:
-    """What environments share in a process and leave as it is, with the environment variables."""
+    """The folder, limits, handlers, streams and environment variables of this process."""
     mask = os.umask(0o22)
     os.umask(mask)
     streams = {"sys.stdout": sys.stdout, "sys.stderr": sys.stderr}

@@ -20,7 +20,7 @@ _OWN = ("gem", "mcp")
 
 @runtime_checkable
 class WireProtocol(Protocol):
-    """What an entry point names."""
+    """The module that an entry point names."""
 
     routes: Callable[..., list[Any]]
 
