@@ -62,7 +62,7 @@ def served():
 @pytest.mark.parametrize(("name", "code"), snippets("python"), ids=lambda value: value if "\n" not in value else "")
 def test_python(name, code, tmp_path, served):
     code = served(code)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
 
 

@@ -335,7 +335,7 @@ def print_answers(trajectories: Sequence[Trajectory], agent: str) -> None:
 def print_failures(trajectories: Sequence[Trajectory], failures: Mapping[str, int]) -> None:
     """Print the number of failures of each kind, and the first error of each."""
     failed = sum(failures.values())
-    also, style = ", not graded: --resume plays them again", ""
+    also, style = ", not graded: with --out, --resume plays them again", ""
     if failed > len(trajectories) / 2:
         part = "all" if failed == len(trajectories) else "most"
         also, style = f": {part} of them, so this says little about success", "bold red"
