@@ -141,6 +141,25 @@ def rollenv_command(
     return run
 
 
+@pytest.fixture
+def spec_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Register a class of these tests; another process finds it through PYTHONPATH."""
+    import rollenv
+    from rollenv.core import registry
+
+    rollenv.list_envs()
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+
+    def add(cls: type, **kwargs: object) -> Any:
+        rollenv.register(
+            f"test:{cls.__name__}-v0", f"{cls.__module__}:{cls.__name__}", abilities=registry.ABILITIES, **kwargs
+        )
+        return rollenv.spec(f"test:{cls.__name__}-v0")
+
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    return add
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium, for a module's tests."""

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored_runs import keep, trajectory
-from test_report import HOSTILE
-from test_report_tokens import updated
+from stored_runs import HOSTILE, keep, trajectory, updated
 
 from rollenv.core.errors import RollenvError
 from rollenv.report.explain import explain, markdown

@@ -12,11 +12,9 @@ from pathlib import Path
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from stub_endpoint import Endpoint
 
 import rollenv
-
-sys.path.append(str(Path(__file__).parent / "plugins" / "harnesses"))
-from stub_endpoint import Endpoint
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples/one_file"

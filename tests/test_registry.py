@@ -9,6 +9,7 @@ import types
 
 import numpy as np
 import pytest
+from packages import declare
 
 import rollenv
 from rollenv import MissingExtra, UnknownEnv, UsageError
@@ -198,12 +199,8 @@ def test_another_package_adds_environments_through_its_entry_point(tmp_path):
             """
         )
     )
-    info = tmp_path / "lake_pack-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lake-pack\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[rollenv.envs]\na = lake_pack:leave\nbad = lake_pack:missing\ngood = lake_pack:add\n"
-    )
+    points = "[rollenv.envs]\na = lake_pack:leave\nbad = lake_pack:missing\ngood = lake_pack:add\n"
+    declare(tmp_path, "lake_pack", points)
     code = (
         "import warnings, rollenv\n"
         "with warnings.catch_warnings(record=True) as caught:\n"

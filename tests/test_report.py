@@ -6,14 +6,14 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from stored_runs import keep, page_of, trajectory
+from stored_runs import HOSTILE, Open, keep, page_of, trajectory
 
 import rollenv
 from rollenv.agents.base import OracleAgent
@@ -29,11 +29,6 @@ from rollenv.rollout.records.storage import JsonlWriter, write
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.run_dir import RunDir, read_rows
 
-HOSTILE = (
-    '</script><script>document.title="stolen"</script><img src=x onerror="document.title=1">&amp;\u2028\x1b[31m\u202e'
-    "<!-- <script> </title> javascript:alert(1) {{data}}"
-)
-Open = Callable[..., Any]
 Stored = list[dict[str, Any]]
 
 

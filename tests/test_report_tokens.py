@@ -8,22 +8,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from stored_runs import keep, page_of, trajectory
-from test_report import HOSTILE, Open
+from stored_runs import HOSTILE, Open, keep, page_of, trajectory, updated
 
 from rollenv.rollout.types import Task, Trajectory, Turn
-
-NUMBERS = {"logprobs": [-0.5, None], "entropy": [0.25, None], "steps": 1, "advantages": -0.75, "cut": [0, 1], "why": ""}
-
-
-def updated(
-    iteration: int = 1, *, seed: int = 5, member: int = 0, group: int = 0, version: int = 3, **changes: Any
-) -> str:
-    """A line of an update's file: an episode of two turns of two tokens, the second of which had no advantage."""
-    row = trajectory(seed, member=member).to_dict() | {"iteration": iteration}
-    unused = {"logprobs": None, "entropy": None, "steps": None, "advantages": 0.0, "why": "no advantage"}
-    turns = [NUMBERS | changes, unused]
-    return json.dumps(row | {"update": {"group": group, "version": version, "turns": turns}}) + "\n"
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from packages import declare
 from typer.testing import CliRunner
 
 from rollenv.agents.base import OracleAgent
@@ -154,11 +155,8 @@ def test_what_the_command_names_again_may_be_resumed(tmp_path):
 
 
 def test_the_parts_of_rollenv_keep_their_names(tmp_path):
-    about = tmp_path / "clash-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: clash\nVersion: 1.0\n")
     points = "[rollenv.namespaces]\ngame = clash:taken\n[rollenv.commands]\ninfo = clash:taken\nodd = clash:odd\n"
-    (about / "entry_points.txt").write_text(points)
+    declare(tmp_path, "clash", points)
     (tmp_path / "clash.py").write_text(
         "def taken(x: str = ''):\n    raise SystemExit(9)\ndef odd(*a, **k):\n    pass\n"
     )
@@ -170,10 +168,7 @@ def test_the_parts_of_rollenv_keep_their_names(tmp_path):
 
 @pytest.mark.parametrize("parameter", ["json: bool = False", "own: bool = typer.Option(False, '--json')"])
 def test_a_command_with_a_json_option_of_its_own(parameter, tmp_path):
-    about = tmp_path / "more-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: more\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[rollenv.commands]\nmore = more:more\n")
+    declare(tmp_path, "more", "[rollenv.commands]\nmore = more:more\n")
     name = parameter.partition(":")[0]
     text = f"import typer\ndef more({parameter}, output: str = ''):\n    print(output if {name} else 'without')\n"
     (tmp_path / "more.py").write_text(text)

@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from packages import declare
 
 ENV = "game:GuessTheNumber-v0-easy"
 
@@ -189,10 +190,7 @@ def test_what_was_wrongly_asked(rollenv_command, args, says, tmp_path, monkeypat
 )
 def test_an_environment_that_fails(rollenv_process, serving, tmp_path, monkeypatch, what, says, failure):
     (tmp_path / "brittle.py").write_text(BRITTLE.replace("WHAT", what))
-    about = tmp_path / "brittle-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: brittle\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[rollenv.envs]\nbrittle = brittle:register\n")
+    declare(tmp_path, "brittle", "[rollenv.envs]\nbrittle = brittle:register\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     args = ("--base-url", serving().url, "--model", "m", "--json", "--step-deadline", "1")
     done = rollenv_process("episode", "test:Brittle-v0", *args)

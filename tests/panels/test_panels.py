@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packages import declare
 
 import rollenv
 from rollenv import UsageError
@@ -324,10 +325,8 @@ def test_a_result_whose_numbers_are_none_is_on_no_page(tmp_path, value):
 
 
 def test_a_broken_or_strange_file_of_another_package_hides_no_panel(tmp_path, monkeypatch, rollenv_process):
-    folder, about = tmp_path / "theirs", tmp_path / "theirs-1.dist-info"  # without __init__.py
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[rollenv.panels]\ntheirs = theirs\n")
+    folder = tmp_path / "theirs"  # without __init__.py
+    declare(tmp_path, "theirs", "[rollenv.panels]\ntheirs = theirs\n")
     small().save(folder)
     (folder / "ruff.toml").write_text("line-length = 100")
     for ending in (".toml", ".jsonl"):

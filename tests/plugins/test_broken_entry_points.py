@@ -1,6 +1,7 @@
 """Entry points of another package that name something else than they should, or take a name."""
 
 import pytest
+from packages import declare
 
 import rollenv
 from rollenv import UsageError
@@ -47,10 +48,7 @@ _CACHES = (entry_points, dialects, folders)
 @pytest.fixture
 def acme(tmp_path, monkeypatch):
     """Install a package with the entry points."""
-    about = tmp_path / "acme-0.1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 0.1\n")
-    (about / "entry_points.txt").write_text(ENTRIES)
+    declare(tmp_path, "acme", ENTRIES)
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         for known in _CACHES:

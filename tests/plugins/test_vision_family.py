@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from packages import declare
 from seeing import drawn, processor, seeing
 
 from rollenv.agents.engines.scoring import score
@@ -29,11 +30,8 @@ def acme(tmp_path, monkeypatch):
     (tmp_path / "acme").mkdir()
     (code,) = re.findall(r"```python\n# acme/vision.py\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "acme" / "vision.py").write_text(code)
-    about = tmp_path / "acme-0.1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 0.1\n")
     (entry,) = re.findall(r'"rollenv.vision"\]\n(.*)', PAGE)
-    (about / "entry_points.txt").write_text("[rollenv.vision]\n" + entry.replace('"', ""))
+    declare(tmp_path, "acme", "[rollenv.vision]\n" + entry.replace('"', ""))
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         entry_points.cache_clear()

@@ -1,11 +1,13 @@
-"""Kuhn poker as a game of two seats, for tests."""
+"""Kuhn poker as a game of two seats, and who plays it badly, for tests."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
 import rollenv
+from rollenv.agents.base import Action, RandomAgent
 from rollenv.core import registry
 
 ID = "seats:Cards-v0"
@@ -45,6 +47,35 @@ class Cards(rollenv.Env):
 
     def oracle_action(self):
         return "bet" if self.cards[len(self.said) % 2] == 2 else "pass"
+
+
+class Broken(RandomAgent):
+    """Starts no session, or acts wrongly, as it is told."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def start(self, env, seed):
+        how = self.how
+        if how == "start":
+            raise ZeroDivisionError("not today")
+
+        class Session:
+            async def act(self, observation, info):
+                if how == "hangs":
+                    await asyncio.Event().wait()
+                if how == "ignores":
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.Event().wait()
+                if how == "raises":
+                    raise ZeroDivisionError("oh")
+                if how == "exits":
+                    raise SystemExit
+                if how == "bytes":
+                    return b"bet"
+                return Action("\ud800" if how == "bad text" else "nonsense")
+
+        return Session()
 
 
 @contextlib.contextmanager

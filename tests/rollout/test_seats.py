@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from dataclasses import replace
@@ -11,7 +10,7 @@ from dataclasses import replace
 import card_game
 import numpy as np
 import pytest
-from card_game import ID, Cards
+from card_game import ID, Broken, Cards
 
 import rollenv
 from rollenv.agents.base import Action, ContextFull, OracleAgent, RandomAgent
@@ -96,31 +95,6 @@ def test_self_play_gives_a_group_for_each_seat():
     assert [{t.seat for t in group} for group in groups] == [{0}, {1}, {0}]  # success is of one seat, in turn another
     split = by_seat(groups)
     assert [[t.seat for t in group] for group in split] == [[0] * 4, [1] * 4] * 3
-
-
-class Broken(RandomAgent):
-    def __init__(self, how):
-        self.how = how
-
-    def start(self, env, seed):
-        how = self.how
-        if how == "start":
-            raise ZeroDivisionError("not today")
-
-        class Session:
-            async def act(self, observation, info):
-                if how == "hangs":
-                    await asyncio.Event().wait()
-                if how == "ignores":
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await asyncio.Event().wait()
-                if how == "raises":
-                    raise ZeroDivisionError("oh")
-                if how == "exits":
-                    raise SystemExit
-                return Action("\ud800" if how == "bad text" else "nonsense")
-
-        return Session()
 
 
 @pytest.mark.parametrize("how", ["hangs", "raises", "ignores", "exits", "bad text", "start"])

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
+from waiting import eventually
 
 from rollenv.sandbox import Limits, Pool, types
 from rollenv.sandbox.inside import protocol
@@ -88,12 +88,7 @@ def test_what_spins_between_requests_is_ended(box):
     )
     pid = int(box.run_code(spin).text)
     assert pid
-    deadline = time.monotonic() + 60
-    while (
-        there := box.run_code(f"import os; os.path.exists('/proc/{pid}')").text
-    ) == "True" and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert there == "False"
+    assert eventually(lambda: box.run_code(f"import os; os.path.exists('/proc/{pid}')").text == "False", 60)
     assert box.run_code("1 + 1").text == "2"
 
 

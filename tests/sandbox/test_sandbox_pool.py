@@ -178,23 +178,12 @@ def test_a_place_where_nothing_starts_is_left_alone_for_longer_and_longer(monkey
 
 def test_closing_ends_what_runs_and_what_waits():
     pool = Pool(1)
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            pool.run("import time; time.sleep(9)")
-        except SandboxError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.5)
-    pool.close()
-    pool.close()
-    for thread in threads:
-        thread.join(60)
-    assert len(errors) == 3
+    with ThreadPoolExecutor(3) as threads:
+        runs = [threads.submit(pool.run, "import time; time.sleep(9)") for _ in range(3)]
+        time.sleep(0.5)
+        pool.close()
+        pool.close()
+    assert all(isinstance(run.exception(), SandboxError) for run in runs)
     with pytest.raises(SandboxError, match="closed"):
         pool.run("1")
 
@@ -239,10 +228,7 @@ def test_sandboxes_die_with_their_process(how):
     if how != "exit":
         subprocess.run(["kill", f"-{how}", str(process.pid)], check=True)
     process.wait(10)
-    deadline = time.monotonic() + 5
-    while (left := {p for p in theirs if Path(f"/proc/{p}").exists()}) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+    assert eventually(lambda: not any(Path(f"/proc/{p}").exists() for p in theirs))
 
 
 @pytest.mark.integration
@@ -282,10 +268,7 @@ def test_containers_of_dead_processes_are_swept(docker_url, backend):
     with Pool(1, **backend) as pool, contextlib.closing(docker.APIClient(base_url=docker_url)) as client:
         pool.run("1")
         own = {"ancestor": engine.IMAGE}  # other tests share pools of other images
-        deadline = time.monotonic() + 10
-        while len(client.containers(all=True, filters=own)) != 1 and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert len(client.containers(all=True, filters=own)) == 1
+        assert eventually(lambda: len(client.containers(all=True, filters=own)) == 1)
 
 
 def test_without_user_namespaces_it_refuses_and_says_what_to_do(monkeypatch, tmp_path):

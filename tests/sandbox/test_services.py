@@ -9,10 +9,10 @@ import contextlib
 import math
 import shlex
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from waiting import eventually
 
 from rollenv.sandbox import (
     AsyncSandbox,
@@ -33,14 +33,6 @@ MIB = 1 << 20
 
 #: Of the sandbox that the tests of this file share.
 LIMITS = Limits(seconds=20, memory_mb=256, disk_mb=48)
-
-
-def soon(check: Callable[[], bool], seconds: float = 30.0) -> bool:
-    """Whether it becomes true in time."""
-    until = time.monotonic() + seconds
-    while not (held := check()) and time.monotonic() < until:
-        time.sleep(0.05)
-    return held
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -92,7 +84,7 @@ def test_a_stream_that_is_left_leaves_nothing_running(box):
     stream = box.files.read_stream("streamed")
     next(stream)
     stream.close()
-    assert soon(lambda: box.metrics().processes <= before)
+    assert eventually(lambda: box.metrics().processes <= before)
     box.files.remove("streamed")
 
 
@@ -118,17 +110,17 @@ import os
 open('seen/a', 'w').write('x'); os.chmod('seen/a', 0o600); os.rename('seen/a', 'seen/b'); os.remove('seen/b')
 open('seen/deep/c', 'w').close()
 os.mkdir('seen/new'); import time; time.sleep(0.2); open('seen/new/d', 'w').close()""")
-    assert soon(lambda: FileEvent("remove", "b") in events)
+    assert eventually(lambda: FileEvent("remove", "b") in events)
     wanted = [("create", "a"), ("write", "a"), ("chmod", "a"), ("rename", "a"), ("create", "b"), ("remove", "b")]
     assert [(e.type, e.name) for e in events if e.name in "ab"] == wanted
     found: list[FileEvent] = []
-    assert soon(lambda: found.extend(deep.events()) or FileEvent("create", "new/d") in found)
+    assert eventually(lambda: found.extend(deep.events()) or FileEvent("create", "new/d") in found)
     assert FileEvent("create", "deep/c") in found
     assert not any("/" in e.name for e in events)
     assert shallow.running
     for handle in (shallow, deep):
         handle.stop()
-        assert soon(lambda handle=handle: not handle.running)
+        assert eventually(lambda handle=handle: not handle.running)
     box.files.write("seen/file", "")
     for path, error in {"absent": NotFound, "seen/file": NotADirectory}.items():
         with pytest.raises(error):
@@ -146,7 +138,7 @@ for fd in glob.glob('/proc/*/fd/1'):
     try: open(fd, 'w').write('5\\n[]\\n{"type": 5}\\n{"type": "create", "name": []}\\n' + '[' * 9999 + '\\n')
     except OSError: pass
 for i in range(30000): open('flood/x', 'w').close()""")
-    assert soon(lambda: len(handle._events) > 100)
+    assert eventually(lambda: len(handle._events) > 100)
     assert len(handle._events) <= 10_000
     assert box.run_code("1 + 1").text == "2"
     handle.stop()
@@ -167,7 +159,7 @@ def test_a_listing_that_is_not_in_order_is_an_error():
 def test_processes_are_listed_connected_to_and_killed(box):
     box.run_code("1")
     handle = box.commands.start("echo one; read line; echo got $line; sleep 60", timeout=100)
-    assert soon(lambda: "one" in handle.stdout)
+    assert eventually(lambda: "one" in handle.stdout)
     (found,) = [p for p in box.commands.list() if p.pid == handle.pid]
     assert found.command[:2] == ("/bin/sh", "-c")
     assert "default" in [p.context for p in box.commands.list()]
@@ -177,7 +169,7 @@ def test_processes_are_listed_connected_to_and_killed(box):
     heard: list[str] = []
     box.commands.connect(handle.pid, on_stdout=heard.append)
     box.commands.send_stdin(handle.pid, "two\n")
-    assert soon(lambda: "".join(heard) == "got two\n"), "from then on"
+    assert eventually(lambda: "".join(heard) == "got two\n"), "from then on"
     assert box.commands.kill(handle.pid)
     assert handle.wait(60).exit_code == 137
     assert not box.commands.kill(handle.pid)
@@ -190,9 +182,9 @@ def test_processes_are_listed_connected_to_and_killed(box):
 def test_a_kill_reaches_the_groups_that_a_command_made(box):
     handle = box.commands.start(["sh", "-c", "set -m; sleep 987 & sleep 987"], timeout=100)
     count = "sum(b'987' in open(f'/proc/{p}/cmdline', 'rb').read().split(b'\\0') for p in __import__('os').listdir('/proc') if p.isdigit())"
-    assert soon(lambda: box.run_code(count).text == "2")
+    assert eventually(lambda: box.run_code(count).text == "2")
     handle.kill()
-    assert soon(lambda: box.run_code(count).text == "0")
+    assert eventually(lambda: box.run_code(count).text == "0")
 
 
 def test_metrics(box):
@@ -240,16 +232,16 @@ def test_a_program_at_a_terminal(box):
     size = f"{shlex.quote(python_of(box))} -S -c 'import os; print(*os.get_terminal_size())'"
     terminal = box.terminals.start(["sh", "-i"], rows=30, columns=100, env={"PS1": "> "})
     terminal.send(f"test -t 0 && test -t 1 && {size}; echo $TERM\n")
-    assert soon(lambda: b"100 30" in terminal.shown), terminal.shown
-    assert soon(lambda: b"xterm" in terminal.shown), terminal.shown
+    assert eventually(lambda: b"100 30" in terminal.shown), terminal.shown
+    assert eventually(lambda: b"xterm" in terminal.shown), terminal.shown
     terminal.resize(40, 120)
     terminal.send(f"{size}\n")
-    assert soon(lambda: b"120 40" in terminal.shown), terminal.shown
+    assert eventually(lambda: b"120 40" in terminal.shown), terminal.shown
     terminal.send("sleep 50\n")
     time.sleep(0.3)
     terminal.send(b"\x03")
     terminal.send("echo in''terrupted\n")
-    assert soon(lambda: b"interrupted" in terminal.shown), "control and c reach the program in front"
+    assert eventually(lambda: b"interrupted" in terminal.shown), "control and c reach the program in front"
     assert terminal.pid > 1
     terminal.send("exit 5\n")
     assert terminal.wait(60) == 5
@@ -260,7 +252,7 @@ def test_a_program_at_a_terminal(box):
 def test_a_terminal_ends_with_its_handle_and_opens_no_way_to_others(box):
     seen: list[bytes] = []
     terminal = box.terminals.start(["sh", "-c", "trap '' HUP; echo ready; sleep 986"], on_data=seen.append, timeout=100)
-    assert soon(lambda: b"ready" in b"".join(seen))
+    assert eventually(lambda: b"ready" in b"".join(seen))
     code = """
 import fcntl, os, termios
 found = []
@@ -369,7 +361,7 @@ def test_a_snapshot_that_is_none_is_refused():
 @pytest.mark.slow
 def test_a_pause_stops_everything_and_costs_no_time(box):
     handle = box.commands.start("i=0; while :; do i=$((i + 1)); echo $i; sleep 0.05; done", timeout=4)
-    assert soon(lambda: handle.stdout.count("\n") > 2)
+    assert eventually(lambda: handle.stdout.count("\n") > 2)
     box.pause()
     with pytest.raises(SandboxPaused):
         box.run_code("1")
@@ -381,7 +373,7 @@ def test_a_pause_stops_everything_and_costs_no_time(box):
     assert handle.stdout == before
     box.resume()
     box.resume()
-    assert soon(lambda: len(handle.stdout) > len(before))
+    assert eventually(lambda: len(handle.stdout) > len(before))
     assert box.run_code("1 + 1").text == "2"
     handle.kill()
 

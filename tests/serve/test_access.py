@@ -62,14 +62,14 @@ def guarded(tmp_path_factory):
     served.stop()
 
 
-def asked(served, method, path, token):
+def asked(served, method, path, token="", **headers):
     """The status of an answer, and its text."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers |= {"Authorization": f"Bearer {token}"} if token else {}
     if method == "WS":
         with pytest.raises(InvalidStatus) as caught:
             connect(f"ws://127.0.0.1:{served.port}{path}", additional_headers=headers, open_timeout=20)
         return caught.value.response.status_code, ""
-    body = {"content": b"{}"} if method in ("POST", "PUT") else {}
+    body = {"content": b"{"} if method in ("POST", "PUT") else {}  # who may not ask is told so first
     answer = patient.request(method, served.http + path, headers=headers, timeout=30, **body)
     return answer.status_code, answer.text
 
@@ -93,6 +93,21 @@ def test_no_route_answers_without_a_token_that_is_known(guarded, token):
     served, tokens = guarded
     statuses = {(method, path): asked(served, method, path, tokens[token])[0] for method, path in ROUTES}
     assert {where: status for where, status in statuses.items() if status != 401} == {}
+
+
+@pytest.mark.combinations
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}, {"Host": "evil.example:80"}],
+)
+def test_no_route_answers_under_another_name_or_for_pages_of_other_sites(shared_server, headers):
+    tried = [("GET", path) for path in OPEN]
+    tried += [(method, path) for method, path in ROUTES if "Origin" in headers or method != "WS"]
+    statuses = {(method, path): asked(shared_server, method, path, **headers)[0] for method, path in tried}
+    assert {where: status for where, status in statuses.items() if status != 403} == {}
+    own = {"Host": f"localhost:{shared_server.port}", "Origin": f"http://localhost:{shared_server.port}"}
+    assert asked(shared_server, "GET", "/livez", **own)[0] == 200
 
 
 def unfit(path):

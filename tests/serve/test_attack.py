@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import datetime
 import os
@@ -16,10 +15,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from plain_clients import Raw, health, honest, liar
 from serving import patient
 from waiting import eventually
-from websockets.sync.client import connect
-from websockets.sync.server import serve as serve_websocket
 
 import rollenv
 from rollenv.core.errors import UsageError
@@ -34,47 +32,8 @@ from rollenv.serve.auth import new_token
 pytestmark = pytest.mark.integration
 
 
-class Raw:
-    """A connection of the native protocol."""
-
-    def __init__(self, server):
-        self.socket = connect(
-            f"ws://127.0.0.1:{server.port}{protocol.PATH}", max_size=None, open_timeout=20
-        ).__enter__()
-        self.number = 0
-
-    def send(self, *requests):
-        """Send requests in one message."""
-        numbers = range(self.number + 1, self.number + 1 + len(requests))
-        self.number += len(requests)
-        messages = [protocol.pack([n, *r]) for n, r in zip(numbers, requests, strict=True)]
-        self.socket.send(next(protocol.pack_all(messages, 1 << 30))[1])
-        return list(numbers)
-
-    def ask(self, *request, seconds=30):
-        """The answer to a request."""
-        (number,) = self.send(request)
-        return self.answer(number, seconds)
-
-    def answer(self, number, seconds=30):
-        while True:
-            for answer in protocol.unpack_all(self.socket.recv(seconds)):
-                if answer[0] == number:
-                    return answer
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.socket.close()
-
-
 def gem(server, what, **body):
     return patient.post(f"{server.http}/apis/v1/envs/gem/{what}", json=body, timeout=30)
-
-
-def health(server):
-    return patient.get(f"{server.http}/health").json()
 
 
 def held(server):
@@ -291,32 +250,6 @@ def test_values_that_are_no_json_travel():
 
 
 # -- what servers may do to clients ------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def talking(talk):
-    """A server that deals with each connection as ``talk`` does."""
-    with serve_websocket(talk, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL], max_size=None) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server.socket.getsockname()[1]
-        server.shutdown()
-        thread.join(10)
-
-
-def liar(answer):
-    """A server that answers each request with ``answer(number, operation)``."""
-
-    def talk(connection):
-        for message in connection:
-            for number, operation, *_ in protocol.unpack_all(message):
-                connection.send(answer(number, operation))
-
-    return talking(talk)
-
-
-def honest(number, operation):
-    return protocol.pack([number, {"version": protocol.VERSION}])
 
 
 LIES = {

@@ -16,7 +16,8 @@ import time
 
 import numpy as np
 import pytest
-from test_attack import Raw, eventually, health, honest, liar, talking
+from plain_clients import Raw, health, honest, liar, talking
+from waiting import eventually
 
 import rollenv
 from rollenv.core.errors import UsageError

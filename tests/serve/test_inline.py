@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from plain_clients import plain
 from serving import Served, patient
-from test_remote_env import plain
 
 import rollenv
 from rollenv.core.checker import check_env

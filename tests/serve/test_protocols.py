@@ -10,14 +10,9 @@ import rollenv
 from rollenv.remote.protocol import EnvBroke
 
 
-@pytest.fixture(scope="module")
-def server(shared_server):
-    return shared_server
-
-
 @pytest.fixture
-def gem(server):
-    with httpx.Client(base_url=f"{server.http}/apis/v1/envs/gem/", timeout=60) as client:
+def gem(shared_server):
+    with httpx.Client(base_url=f"{shared_server.http}/apis/v1/envs/gem/", timeout=60) as client:
         yield lambda name, **body: client.post(name, json=body)
 
 
@@ -57,24 +52,24 @@ def test_gem_says_what_is_wrong(gem, call, body, status):
     assert answer.json()["detail"]
 
 
-def test_bodies_that_are_no_objects(server):
+def test_bodies_that_are_no_objects(shared_server):
     for content in (b"", b"[1]", b"{", b"\xff\xfe", b'"x"'):
-        answer = patient.post(f"{server.http}/apis/v1/envs/gem/make", content=content)
+        answer = patient.post(f"{shared_server.http}/apis/v1/envs/gem/make", content=content)
         assert answer.status_code == 400
 
 
-def test_health_tells_what_environments_and_workers_did(server, rollenv_command):
-    env = rollenv.make(f"{server.address}/test:Moody-v0")
+def test_health_tells_what_environments_and_workers_did(shared_server, rollenv_command):
+    env = rollenv.make(f"{shared_server.address}/test:Moody-v0")
     env.reset(1)
     with pytest.raises(EnvBroke):
         env.step("raise the roof")
-    health = patient.get(f"{server.http}/health").json()
+    health = patient.get(f"{shared_server.http}/health").json()
     record = next(record for record in health["envs"] if record["name"] == "test:Moody-v0")
     assert record["counts"]["raised"] >= 1
     assert "reset" in record["latency"]
     assert any("the roof" in text for *_, text in health["events"])
     assert health["sessions"]["open"] >= 1
-    shown = rollenv_command("health", server.http)
+    shown = rollenv_command("health", shared_server.http)
     assert "test:Moody-v0" in shown.stdout
     assert "process-0" in shown.stdout
     env.close()

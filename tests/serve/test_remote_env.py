@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+from plain_clients import plain
 from prefix_proxy import below
 from serving import patient
 
@@ -53,13 +54,6 @@ def test_it_gives_the_same_as_the_one_at_home(server, env_id):
             if answer[2] or answer[3]:
                 break
     far.close()
-
-
-def plain(value):
-    """What is left of a value after a journey: tuples are lists."""
-    if isinstance(value, tuple):
-        return tuple(map(plain, value)) if len(value) == 2 else [plain(each) for each in value]
-    return value
 
 
 def test_errors_are_those_of_an_environment_at_home(server):

@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from plain_clients import McpSession
 from serving import patient
-from test_mcp import McpSession
 from websockets.sync.client import connect
 
 import rollenv

@@ -17,10 +17,7 @@ DOUBLE = "print(2 * int(input()))"
 ROWS = [
     {"problem": "Print twice the number.", "tests": {"inputs": ["1\n", "20\n"], "outputs": ["2\n", "40"]}},
     {"problem": "Add.", "tests": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"], "solution": "add = int.__add__"},
-    {
-        "problem": "Sort.",
-        "tests": json.dumps([{"input": "[[2, 1]]", "output": "[1, 2]", "fn_name": "sort"}]),
-    },
+    {"problem": "Sort.", "tests": json.dumps([{"input": "[[2, 1]]", "output": "[1, 2]", "fn_name": "sort"}])},
 ]
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import threading
 
 import numpy as np
 import pytest
@@ -130,23 +129,6 @@ def test_an_action_without_a_box(asked, reward):
     assert (result[4]["valid"], result[4]["success"]) == (False, False)
 
 
-@pytest.mark.slow
-def test_math_steps_in_threads():
-    results = {}
-
-    def work(who):
-        env = MathEnv(dataset=MATH, use_mp=who % 2 == 0)
-        results[who] = [play(env, action, idx=2)[1] for action in ("\\boxed{(1+x)^2}", "\\boxed{x^2+1}")]
-        env.close()
-
-    threads = [threading.Thread(target=work, args=(who,)) for who in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == {who: [1.0, 0.0] for who in range(8)}
-
-
 def test_the_question_says_where_the_answer_belongs():
     assert "\\boxed{}" in MathEnv(dataset=MATH).reset(idx=0)[0]
     assert MathEnv(dataset=MATH, instruct=False).reset(idx=0)[0] == "1 + 1?"
@@ -210,16 +192,6 @@ def test_metrics(answer, accepted, em, share):
         ("1990-1995", ["1990–1995"], ["19901995"]),
         ("U.S.A.", ["USA", "usa"], ["US"]),
         ("covid-19", ["Covid19", "COVID-19"], ["covid -19"]),
-    ],
-)
-def test_numbers_in_answers_keep_sign_point_and_fraction(gold, same, other):
-    assert [text for text in same if not exact_match(text, texts(gold))] == []
-    assert [text for text in other if exact_match(text, texts(gold))] == []
-
-
-@pytest.mark.parametrize(
-    ("gold", "same", "other"),
-    [
         ("O'Neil", ["O’Neil", "OʼNeil", "O´Neil", "ONeil", "‘O’Neil’"], ["O’Neal", "O Neil"]),
         (
             "Ocean’s Eleven",
@@ -235,10 +207,9 @@ def test_numbers_in_answers_keep_sign_point_and_fraction(gold, same, other):
         ("3-2", ["3–2"], ["3‘2", "32"]),
     ],
 )
-def test_typographic_quotes_are_those_of_ascii(gold, same, other):
-    assert [text for text in same if not exact_match(text, texts(gold))] == []
+def test_signs_points_fractions_and_quotes_of_any_kind_are_compared(gold, same, other):
+    assert [text for text in same if not exact_match(text, texts(gold)) or f1(text, texts(gold)) < 1] == []
     assert [text for text in other if exact_match(text, texts(gold))] == []
-    assert all(f1(text, texts(gold)) == 1.0 for text in same)
 
 
 @pytest.mark.parametrize("accepted", ["", None, [], [""], [None], ["  ", "\n"], ["...", "—"], ["?", None, ""], "。"])

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from played import to_the_end
 
 import rollenv
 from rollenv import UsageError
@@ -61,10 +62,7 @@ GEM_KWARGS = {
 def oracle_episode(env, seed):
     """The results of all steps of an episode that the oracle plays."""
     env.reset(seed)
-    results = []
-    while not results or not (results[-1][2] or results[-1][3]):
-        results.append(env.step(env.oracle_action()))
-    return results
+    return to_the_end(env)
 
 
 def wins(env_id, episodes):

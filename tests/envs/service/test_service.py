@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from played import to_the_end
 
 sys.path.append(str(Path(__file__).parents[2] / "agents"))
 from chat_server import ChatServer, Exchange, completion
@@ -34,12 +35,8 @@ BAD = {
 
 def play(env: Env, seed: int, **options: Any) -> tuple[list[str], dict[str, Any]]:
     observation, _ = env.reset(seed, **options)
-    seen = [observation]
-    while True:
-        observation, _, terminated, truncated, info = env.step(env.oracle_action())
-        seen.append(observation)
-        if terminated or truncated:
-            return seen, info
+    results = to_the_end(env)
+    return [observation, *(result[0] for result in results)], results[-1][4]
 
 
 @pytest.mark.parametrize("desk", DESKS)

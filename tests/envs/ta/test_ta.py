@@ -156,8 +156,7 @@ def test_likely_moves_come_from_the_text():
 
 
 @pytest.mark.parametrize(
-    "kwargs",
-    [{"seat": 2}, {"opponent": "expert"}, {"max_turns": 0}, {"num_players": 0}, {"size": 3}],
+    "kwargs", [{"seat": 2}, {"opponent": "expert"}, {"max_turns": 0}, {"num_players": 0}, {"size": 3}]
 )
 def test_wrong_settings_are_refused(kwargs):
     with pytest.raises(UsageError):

@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 from available import variants
+from played import to_the_end
 
 import rollenv
 from rollenv.core.errors import UsageError
@@ -18,14 +19,6 @@ SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")
 IDS = [spec.id for suite in SUITES for spec in rollenv.list_envs(f"tools:{suite}-v0")]
 REFUSING = [one for one in IDS if one.endswith(("-policy", "-missing_functions"))]
 ASKING = [one for one in IDS if one.endswith("-missing_parameters")]
-
-
-def finish(env):
-    """Let the oracle play to the end; the last info."""
-    while True:
-        *_, terminated, truncated, info = env.step(env.oracle_action())
-        if terminated or truncated:
-            return info
 
 
 def do(env, calls, message):
@@ -42,7 +35,7 @@ def test_the_oracle_solves_every_task_without_side_effects(env_id):
     env = rollenv.make(env_id)
     for seed in range(SEEDS):
         env.reset(seed)
-        info = finish(env)
+        info = to_the_end(env)[-1][4]
         assert info["success"], f"seed {seed}"
         assert info["metrics"]["partial"] == 1
         assert info["metrics"]["side_effects"] == 0
@@ -212,7 +205,7 @@ def test_the_user_names_what_was_left_out_when_asked(env_id):
         assert not terminated
         assert reward == 0
         assert env.step(fact.question)[0] == fact.answer
-        assert finish(env)["success"]
+        assert to_the_end(env)[-1][4]["success"]
 
 
 def test_the_size_and_the_goals_are_what_was_asked_for():
@@ -236,7 +229,7 @@ def test_distractors_work_and_are_needed_by_no_task():
     assert backend.call("days_between", {"first": "2031-01-01", "second": "2031-03-01"}).text == '{"days": 59}'
     assert backend.call("is_prime", {"number": 7919}).text == "true"
     assert backend.call("convert_currency", {"amount": 1, "source": "EUR", "target": "X"}).failed
-    assert finish(env)["success"]
+    assert to_the_end(env)[-1][4]["success"]
 
 
 def test_long_context_is_long_and_says_nothing_about_the_task():
@@ -351,7 +344,7 @@ def test_databases_that_nobody_uses_are_freed():
     gone = []
     for seed in range(20):
         env.reset(seed)
-        finish(env)
+        to_the_end(env)[-1][4]
         gone.append(weakref.ref(env.current.backend.database))
     gc.collect()
     assert sum(ref() is not None for ref in gone) <= 1
@@ -362,7 +355,7 @@ def test_errors_are_passing_and_the_oracle_tries_again():
     failed = 0
     for seed in range(20):
         env.reset(seed)
-        info = finish(env)
+        info = to_the_end(env)[-1][4]
         assert info["success"]
         failed += info["metrics"]["invalid_calls"]
     assert failed > 5

@@ -198,6 +198,3 @@ def test_a_sandbox_that_has_ended_ends_the_run():
     backend.close()
     with pytest.raises(SandboxDied):
         play(backend, ("execute", {"command": "true"}))
-
-
-# -- the package -----------------------------------------------------------------------------------------------------

@@ -12,33 +12,10 @@ import yaml
 from fastapi.testclient import TestClient
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
 from nemo_gym.server_utils import ServerClient
+from peer_envs import CLOSED, solved
 from responses_api_agents.gymnasium_agent.app import GymnasiumAgent, GymnasiumAgentConfig
 
-import rollenv
-from rollenv.agents.prompts.session import shown
 from rollenv.plugins.adapters.nemo_gym import RollenvConfig, RollenvServer, write_server
-
-CLOSED = []
-
-
-class Moody(rollenv.Env):
-    """Counts, or fails, as it is told."""
-
-    reset_options = frozenset({"index"})
-
-    def _reset(self, options):
-        return f"task {self.randint(10**6)} {options.get('index')}", {"odd": float("inf"), "kind": {1, 2}}
-
-    def _step(self, action):
-        if action == "raise":
-            raise RuntimeError("two\nlines")
-        return f"heard {action[:20]}", 0.5, action == "end", action == "late", {}
-
-    def close(self):
-        CLOSED.append(self)
-
-
-rollenv.register("peers:Moody-v0", Moody)
 
 
 def server(env_id="peers:Moody-v0", **settings):
@@ -60,18 +37,6 @@ def row(**fields):
 
 def step(client, text, **fields):
     return client.post("/step", json=row(**fields) | {"response": response(text)})
-
-
-def solved(env_id, seed):
-    env = rollenv.make(env_id)
-    seen, replies, rewards, over = [shown(*env.reset(seed))], [], [], False
-    while not over:
-        replies.append(env.oracle_action())
-        observation, reward, terminated, truncated, info = env.step(replies[-1])
-        seen.append(shown(observation, info))
-        rewards.append(reward)
-        over = terminated or truncated
-    return seen, replies, rewards
 
 
 def test_an_episode_over_http_is_ours():

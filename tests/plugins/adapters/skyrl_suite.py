@@ -9,35 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import skyrl_gym
+from peer_envs import CLOSED, solved
 
-import rollenv
 import rollenv.plugins.adapters.skyrl as bridge
-from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.plugins.adapters import OVER, EpisodeFailed
 
 PROMPT = [{"role": "system", "content": "Play well."}]
-CLOSED = []
-
-
-class Moody(rollenv.Env):
-    """Raises, waits or answers oddly, as it is told."""
-
-    def _reset(self, options):
-        return f"task {self.randint(10**6)} {options.get('index')}", {}
-
-    reset_options = frozenset({"index"})
-
-    def _step(self, action):
-        if action == "raise":
-            raise RuntimeError("two\nlines")
-        return f"heard {action[:5]}", 1.0, action == "end", False, {"success": True} if action == "end" else {}
-
-    def close(self):
-        CLOSED.append(self)
-
-
-rollenv.register("peers:Moody-v0", Moody)
 bridge.register()
 
 
@@ -56,22 +34,9 @@ def loop(env, prompt, replies):
     return chat, rewards, metrics, out
 
 
-def solution(env_id, seed):
-    env = rollenv.make(env_id)
-    seen, replies, rewards = [shown(*env.reset(seed))], [], []
-    over = False
-    while not over:
-        replies.append(env.oracle_action())
-        observation, reward, terminated, truncated, info = env.step(replies[-1])
-        seen.append(shown(observation, info))
-        rewards.append(reward)
-        over = terminated or truncated
-    return seen, replies, rewards
-
-
 @pytest.mark.parametrize("env_id", ["game:Sokoban-v0-tiny", "gym:CliffWalking-v1", "tools:Shop-v0"])
 def test_an_episode_is_the_same_as_ours(env_id):
-    seen, replies, rewards = solution(env_id, 3)
+    seen, replies, rewards = solved(env_id, 3)
     env = skyrl_gym.make("rollenv", env_config={}, extras={"env_id": env_id, "seed": 3, "max_turns": 1000})
     assert isinstance(env, skyrl_gym.Env)
     chat, played, metrics, last = loop(env, PROMPT, replies)
@@ -95,7 +60,7 @@ def test_rows_choose_seed_task_and_turns():
     assert len(seen) == 4
     env = skyrl_gym.make("rollenv", env_config=config, extras={"max_turns": 2, "data_source": "x"})
     _, rewards, _, last = loop(env, PROMPT, ["a"] * 10)
-    assert rewards == [1.0, 1.0]
+    assert rewards == [0.5, 0.5]
     assert last["metadata"]["truncated"] is True
     assert last["observations"] == []
 
@@ -135,7 +100,7 @@ def test_after_the_end_nothing_happens():
 
 
 def test_many_at_once_in_threads_leave_nothing():
-    seen, replies, rewards = solution("game:Sokoban-v0-tiny", 5)
+    seen, replies, rewards = solved("game:Sokoban-v0-tiny", 5)
     before = threading.active_count()
 
     def play(_):

@@ -7,20 +7,14 @@ import pytest
 import rollenv
 from rollenv.core.checker import run_checks
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.remote.protocol import ServerLost
 
 TINY = "game:Sokoban-v0-tiny"
 
 
-@pytest.fixture(scope="module")
-def server(shared_server):
-    return shared_server
-
-
 @pytest.mark.combinations
 @pytest.mark.parametrize("env_id", [TINY, "gym:CliffWalking-v1", "tools:Shop-v0"])
-def test_episodes_are_the_same(server, env_id):
-    there, here = rollenv.make(f"openenv:{server.http}/openenv/{env_id}"), rollenv.make(env_id)
+def test_episodes_are_the_same(shared_server, env_id):
+    there, here = rollenv.make(f"openenv:{shared_server.http}/openenv/{env_id}"), rollenv.make(env_id)
     for seed in (3, 4):
         assert there.reset(seed) == here.reset(seed)
         while True:
@@ -34,25 +28,25 @@ def test_episodes_are_the_same(server, env_id):
     there.close()
 
 
-def test_our_checker_finds_nothing(server):
-    found = run_checks(f"openenv:{server.http}/openenv/{TINY}", episodes=3)
+def test_our_checker_finds_nothing(shared_server):
+    found = run_checks(f"openenv:{shared_server.http}/openenv/{TINY}", episodes=3)
     assert not {f.name: f.detail for f in found if f.ok is False}
-    assert rollenv.spec(f"openenv:{server.http}/openenv/{TINY}").nondeterministic
+    assert rollenv.spec(f"openenv:{shared_server.http}/openenv/{TINY}").nondeterministic
 
 
-def test_an_id_that_the_server_does_not_have_is_one_line(server):
+def test_an_id_that_the_server_does_not_have_is_one_line(shared_server):
     with pytest.raises(RollenvError) as caught:
-        rollenv.make(f"openenv:{server.http}/openenv/game:Sokobam-v0").reset(0)
+        rollenv.make(f"openenv:{shared_server.http}/openenv/game:Sokobam-v0").reset(0)
     assert "\n" not in str(caught.value)
 
 
-def test_what_an_id_names_elsewhere_is_not_served(server):
+def test_what_an_id_names_elsewhere_is_not_served(shared_server):
     for env_id in ("gymnasium:CartPole-v1", "harbor:.", "openenv:localhost:1", "verifiers:json"):
         with pytest.raises(RollenvError) as caught:
-            rollenv.make(f"openenv:{server.http}/openenv/{env_id}").reset(0)
+            rollenv.make(f"openenv:{shared_server.http}/openenv/{env_id}").reset(0)
         assert "is not an id of an environment of this server" in str(caught.value)
         with pytest.raises(UsageError, match="environment"):
-            rollenv.make(f"{server.address}/{env_id}")
+            rollenv.make(f"{shared_server.address}/{env_id}")
 
 
 def test_tokens_come_from_the_environment(guarded, monkeypatch):
@@ -63,19 +57,4 @@ def test_tokens_come_from_the_environment(guarded, monkeypatch):
     monkeypatch.setenv("OPENENV_TOKEN", token["ann"])
     env = rollenv.make(address)
     assert env.reset(3)[0]
-    env.close()
-
-
-@pytest.mark.integration
-def test_a_server_that_is_killed_in_the_middle_is_one_line(serve):
-    served = serve()
-    env = rollenv.make(f"openenv:{served.http}/openenv/{TINY}")
-    env.reset(3)
-    served.process.kill()
-    served.process.wait()
-    with pytest.raises(ServerLost) as caught:
-        env.step("\\boxed{up}")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(ServerLost):
-        env.reset(3)
     env.close()

@@ -2,11 +2,10 @@
 
 import asyncio
 import pickle
-import re
-import time
 import warnings
 
 import pytest
+from peer_envs import GUESS, guess, guessed
 
 import rollenv
 from rollenv.agents.tiny.model import build_tokenizer
@@ -22,7 +21,6 @@ from tinker_cookbook.renderers.base import ToolCall
 from tinker_cookbook.rl.rollout_strategy import RetryOnFailure
 from tinker_cookbook.rl.rollouts import do_group_rollout
 
-ENV = "game:GuessTheNumber-v0-easy"
 OPEN = []
 
 
@@ -68,17 +66,9 @@ def model(tmp_path_factory):
     return str(folder)
 
 
-def built(model, env_id=ENV, **settings):
+def built(model, env_id=GUESS, **settings):
     given = {"n": 3, "batch_size": 2, "group_size": 4, "model_name": model, "renderer_name": "role_colon"} | settings
     return asyncio.run(RollenvDatasetBuilder(env_id=env_id, **given)())
-
-
-def halve(text):
-    """The middle of what is left of 1 to 10."""
-    episode = text[text.index("This is Guess") :]
-    low = max([int(n) + 1 for n in re.findall(r"is higher than (\d+)", episode)], default=1)
-    high = min([int(n) - 1 for n in re.findall(r"is lower than (\d+)", episode)], default=10)
-    return f"\\boxed{{{(low + high) // 2}}}"
 
 
 def scripted(model, say):
@@ -91,33 +81,21 @@ def _tokenizer(model):
     return get_tokenizer(model)
 
 
-def by_hand(seed):
-    """The episode as it is without Tinker."""
-    env, said, total = rollenv.make(ENV), "", 0.0
-    said, info = env.reset(seed)
-    said += "\n" + str(info.get("suffix", ""))
-    for turn in range(1, 9):
-        observation, reward, terminated, truncated, info = env.step(halve(said))
-        said, total = f"{said}\n{observation}", total + reward
-        if terminated or truncated:
-            return total, turn, float(info.get("success", False))
-
-
 def test_a_group_is_played_as_by_hand_and_its_members_play_the_same_task(model):
     train, test = built(model, n_test=2)
     assert [len(train.get_batch(i)) for i in range(len(train))] == [2, 1]
     assert [g.task.seed for i in range(len(test)) for g in test.get_batch(i)] == [3, 4]
     for group in train.get_batch(0):
         group = pickle.loads(pickle.dumps(group))
-        policy = scripted(model, halve)
+        policy = scripted(model, guess)
         played = asyncio.run(do_group_rollout(group, policy))
-        total, turns, success = by_hand(group.task.seed)
+        total, turns, success = guessed(group.task.seed)
         assert played.get_total_rewards() == pytest.approx([total] * 4)
         last = [trajectory.transitions[-1] for trajectory in played.trajectories_G]
         assert [(t.metrics["turns"], t.metrics["success"]) for t in last] == [(turns, success)] * 4
         assert all(t.episode_done for t in last)
         assert len({p for p in policy.prompts if "Assistant: \\boxed" not in p}) == 1
-        assert group.logging_tags() == [ENV]
+        assert group.logging_tags() == [GUESS]
         assert group._made == []
 
 
@@ -149,7 +127,7 @@ def test_turns_and_the_system_prompt_are_those_asked_for(model):
 @pytest.mark.parametrize("content", ["", " ", "x" * 300_000, "\ud800", [{"type": "thinking", "thinking": "5"}]])
 def test_odd_answers_are_the_environments_to_judge(content):
     async def play():
-        env = RollenvMessages(rollenv.rollout.Task(ENV, 1), max_turns=1)
+        env = RollenvMessages(rollenv.rollout.Task(GUESS, 1), max_turns=1)
         await env.initial_observation()
         done = await env.step({"role": "assistant", "content": content})
         env.close()
@@ -180,11 +158,3 @@ def test_tool_calls_reach_the_environment():
 
     text = _text({"role": "assistant", "content": "so", "tool_calls": [call]})
     assert text == 'so\n<tool_call>{"name": "search", "arguments": {"q": "x"}}</tool_call>'
-
-
-def test_seconds_of_a_turn(model):
-    group = built(model, "game:Sokoban-v0-tiny", n=1, group_size=8)[0].get_batch(0)[0]
-    started = time.perf_counter()
-    played = asyncio.run(do_group_rollout(group, scripted(model, lambda _: "up")))
-    turns = sum(len(t.transitions) for t in played.trajectories_G)
-    print(f"{1000 * (time.perf_counter() - started) / turns:.1f} ms a turn over {turns} turns")

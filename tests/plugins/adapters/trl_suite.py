@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -34,6 +33,7 @@ with warnings.catch_warnings():
     from rollenv.plugins.adapters.trl import Rollout, dataset, env_reward, environment
 
 SOKOBAN = "game:Sokoban-v0-tiny"
+QWEN3 = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
 OPEN = []
 
 
@@ -77,6 +77,17 @@ def tiny(seed=0):
     return build_model(
         TinySize(hidden=32, layers=2, heads=2, intermediate=64, context=2048), tokenizer, seed
     ), tokenizer
+
+
+def of_letters(*added):
+    """A tokenizer of letters and these texts, with Qwen3's chat template."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    made.add_tokens(["<|im_start|>", *added])
+    made.chat_template = QWEN3
+    return made
 
 
 def trainer_of(out, rollout, tasks, model=None, group=8, groups=2, **settings):
@@ -184,26 +195,20 @@ def test_adapters_are_played_with_and_trained(tmp_path):
 
 
 def test_thoughts_stay_in_the_history_as_they_were_drawn(tmp_path):
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    inner = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    tokenizer.add_tokens(["<|im_start|>", "<think>\nhm\n</think>\n\nup"])
+    tokenizer = of_letters("<think>\nhm\n</think>\n\nup")
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = Qwen2ForCausalLM(
         Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=2, tie_word_embeddings=False, **shape)
     )
     model.lm_head = torch.nn.Linear(16, len(tokenizer))
     model.lm_head.bias.data[-1] = 1e4  # it thinks
-    source = Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja"
-    tokenizer.chat_template = source.read_text()
     trainer = trainer_of(
         tmp_path, Rollout(1), dataset("test:Talk-v0", 2), (model, tokenizer), max_completion_length=900
     )
     prompts = dataset("test:Talk-v0", 2)["prompt"]
     out = Rollout(1)(prompts, trainer)
     assert [sum(mask) for mask in out["env_mask"]] == [2, 2]
-    assert tokenizer.chat_template == source.read_text(), "the trainer's tokenizer is left alone"
+    assert tokenizer.chat_template == QWEN3, "the trainer's tokenizer is left alone"
     completion = out["completion_ids"][0]
     assert completion[0] == completion[-1] == len(tokenizer) - 1, "its thoughts, twice"
     assert "You said" in tokenizer.decode(completion)
@@ -272,14 +277,9 @@ def test_in_a_notebook_an_event_loop_is_running(tmp_path):
 
 def calling():
     """A model that samples among calls of the tool, as :mod:`tests.serve.trl_training` has."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    inner = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     made = [{"action": a} for a in ("up", "down", "left", "right")] + [{"action": 5}, {}, {"action": "up", "more": 1}]
     calls = [f"<tool_call>\n{json.dumps({'name': 'step', 'arguments': each})}\n</tool_call>" for each in made]
-    tokenizer.add_tokens(["<|im_start|>", *calls])
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    tokenizer = of_letters(*calls)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = Qwen2Config(
@@ -365,15 +365,6 @@ def test_a_tool_never_raises_and_says_nothing_of_failures_to_the_model(caplog):
         env.reset(seed="x")
     with pytest.raises(UnknownEnv):
         environment("game:Nothing-v0")
-
-
-def test_seconds_of_a_turn(tmp_path):
-    trainer = trainer_of(tmp_path, Rollout(1), dataset("test:Talk-v0", 2))
-    prompts = list(dataset("test:Talk-v0", 8)["prompt"]) * 8
-    started = time.perf_counter()
-    out = trainer.rollout_func(prompts, trainer)
-    took = time.perf_counter() - started
-    print(f"{1000 * took / sum(out['env_turns']):.1f} ms a turn over {sum(out['env_turns'])} turns")
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

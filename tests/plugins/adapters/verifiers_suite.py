@@ -2,13 +2,13 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+from peer_envs import GUESS, guess, guessed
 
 import rollenv
 
@@ -21,7 +21,6 @@ from rollenv.core.errors import UnknownEnv, UsageError
 sys.path.append(str(Path(__file__).parents[1] / "harnesses"))
 from stub_endpoint import Endpoint
 
-GUESS = "game:GuessTheNumber-v0-easy"
 BIN = Path(sys.executable).parent
 
 BRITTLE = """
@@ -48,22 +47,6 @@ class Guessing(Endpoint):
 
     def answer(self, body):
         return guess(str(body["messages"])), None
-
-
-def guess(text):
-    low = max([int(n) + 1 for n in re.findall(r"is higher than (\d+)", text)], default=1)
-    high = min([int(n) - 1 for n in re.findall(r"is lower than (\d+)", text)], default=10)
-    return f"\\boxed{{{(low + high) // 2}}}"
-
-
-def by_hand(seed, **kwargs):
-    env = rollenv.make(GUESS, **kwargs)
-    text, _ = env.reset(seed)
-    total, turns, over = 0.0, 0, False
-    while not over:
-        shown, reward, terminated, truncated, info = env.step(guess(text))
-        text, total, turns, over = text + shown, total + reward, turns + 1, terminated or truncated
-    return total, float(info.get("success", False)), float(turns)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +87,7 @@ def test_an_evaluation_plays_what_is_played_by_hand(tmp_path, url):
         (trace,) = episode["traces"]
         data = trace["task"]["data"]
         assert data["name"] == f"{GUESS}#{data['seed']}"
-        total, success, turns = by_hand(data["seed"], **kwargs)
+        total, turns, success = guessed(data["seed"], **kwargs)
         assert trace["rewards"]["reward"]["score"] == pytest.approx(total)
         assert trace["metrics"] == {"success": success, "turns": turns}
     assert sorted(e["task"]["data"]["seed"] for e in episodes) == [5, 6]

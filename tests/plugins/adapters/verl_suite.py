@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import hydra
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from peer_envs import CLOSED, solved
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput, DictConfigWrap
@@ -17,7 +17,6 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 import rollenv
-from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.plugins.adapters import EpisodeFailed
 
@@ -25,32 +24,6 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-CLOSED = []
-
-
-class Moody(rollenv.Env):
-    """Counts, raises or hangs, as it is told."""
-
-    reset_options = frozenset({"index"})
-
-    def _reset(self, options):
-        self.turn = 0
-        return f"task {self.randint(10**6)} {options.get('index')}", {}
-
-    def _step(self, action):
-        self.turn += 1
-        if action == "raise":
-            raise RuntimeError("two\nlines")
-        if action == "hang":
-            time.sleep(1.5)
-        over = action == "end"
-        return f"turn {self.turn}: {action[:20]}", 0.5, over, False, {"success": True} if over else {}
-
-    def close(self):
-        CLOSED.append(self)
-
-
-rollenv.register("peers:Moody-v0", Moody)
 
 
 @pytest.fixture(scope="module")
@@ -117,24 +90,13 @@ def run(tokenizer, replies, row, logprobs=True, **settings):
     return asyncio.run(play()), server
 
 
-def solved(env_id, seed):
-    env = rollenv.make(env_id)
-    seen, replies, total, over = [shown(*env.reset(seed))], [], 0.0, False
-    while not over:
-        replies.append(env.oracle_action())
-        observation, reward, terminated, truncated, info = env.step(replies[-1])
-        seen.append(shown(observation, info))
-        total, over = total + reward, terminated or truncated
-    return seen, replies, total
-
-
 def test_an_episode_is_ours_and_its_tokens_are_those_that_were_sampled(tokenizer):
-    seen, replies, total = solved("game:Sokoban-v0-tiny", 3)
+    seen, replies, rewards = solved("game:Sokoban-v0-tiny", 3)
     output, server = run(
         tokenizer, replies, {"extra_info": {"env_id": "game:Sokoban-v0-tiny", "seed": 3}}, response=60_000
     )
     assert isinstance(output, AgentLoopOutput)
-    assert output.reward_score == pytest.approx(total)
+    assert output.reward_score == pytest.approx(sum(rewards))
     assert output.num_turns == 2 * len(replies)
     turns = [{"role": "system", "content": "Play."}, {"role": "user", "content": seen[0]}]
     first = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)

@@ -9,7 +9,7 @@ import logging
 import pytest
 from openai.types.responses import ResponseOutputItem
 from pydantic import TypeAdapter
-from test_dialects import ASKED, CHAT, DIALECTS, MESSAGES, RESPONSES, TYPES, Gateway, nothing_stored, parsed
+from vendors import ASKED, CHAT, DIALECTS, MESSAGES, RESPONSES, TYPES, Gateway, nothing_stored, parsed
 
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, ModelAnswer
 
@@ -64,10 +64,7 @@ FORMS = {
         {"type": "shell", "environment": {"type": "local"}},
         "shell",
         {"commands": ["ls", "pwd"], "timeout_ms": 9},
-        {
-            "type": "shell_call",
-            "action": {"commands": ["ls", "pwd"], "timeout_ms": 9, "max_output_length": None},
-        },
+        {"type": "shell_call", "action": {"commands": ["ls", "pwd"], "timeout_ms": 9, "max_output_length": None}},
     ),
     "apply_patch": (
         RESPONSES,

@@ -7,10 +7,10 @@ import json
 import random
 
 import pytest
+from chats import TOOL, chats, junk, spoil
 from hypothesis import given
 from hypothesis import strategies as st
-from test_dialect_requests import TOOL, chats, junk
-from test_dialects import every_answer, nothing_stored, parsed, same
+from vendors import every_answer, nothing_stored, parsed, same
 
 from rollenv.agents.gateway.dialects import Known, dialects
 from rollenv.agents.gateway.messages import GatewayError, ModelRequest
@@ -169,7 +169,6 @@ def test_what_is_neither_text_nor_image_is_shown(part, shown):
         ({"contents": [{"role": "system", "parts": []}]}, "user or model"),
         ({"contents": [{"parts": [{"inlineData": {"mimeType": "text/plain", "data": "%"}}]}]}, "base64"),
         ({"contents": ASKED, "generationConfig": {"candidateCount": 2}}, "candidateCount"),
-        ({"contents": ASKED, "cachedContent": "cachedContents/1"}, "cachedContent"),
     ],
 )
 def test_what_cannot_be_read_is_refused(body, words):
@@ -184,14 +183,7 @@ def test_any_json_is_read_or_refused(found, chat, seed):
         **written([m for m in chat if not (m.role == "tool" and m.images)], False),
         "tools": [{"functionDeclarations": [TOOL]}],
     }
-    place = body
-    while chance.random() < 0.8:
-        inner = [one for one in (place.values() if isinstance(place, dict) else place) if isinstance(one, dict | list)]
-        place = chance.choice(inner) if inner else place
-    if isinstance(place, dict):
-        place[chance.choice([*place, "role", "parts"])] = found
-    elif place:
-        place[chance.randrange(len(place))] = found
+    spoil(body, found, chance, ("role", "parts"))
     try:
         GEMINI.read(body, nothing_stored)
     except GatewayError as error:

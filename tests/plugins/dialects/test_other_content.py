@@ -6,7 +6,7 @@ import base64
 import json
 
 import pytest
-from test_dialects import DIALECTS, MESSAGES, RESPONSES, nothing_stored
+from vendors import DIALECTS, MESSAGES, RESPONSES, nothing_stored
 
 from rollenv.agents.gateway.messages import GatewayError
 
@@ -250,13 +250,9 @@ def test_responses_tools_of_the_server_are_calls_and_results(name):
         RESPONSES.read({"input": [{**item, "id": None}]}, nothing_stored)
 
 
-@pytest.mark.parametrize(
-    ("item", "shown"),
-    [
-        ({"type": "mcp_list_tools", "id": "l", "tools": [{"name": "f"}]}, '{"tools":[{"name":"f"}]}'),
-    ],
-)
-def test_responses_other_items_are_shown(item, shown):
-    assert told(RESPONSES.read({"input": [item]}, nothing_stored).messages) == [("user", shown, "")]
+def test_responses_other_items_are_shown():
+    item = {"type": "mcp_list_tools", "id": "l", "tools": [{"name": "f"}]}
+    read = RESPONSES.read({"input": [item]}, nothing_stored).messages
+    assert told(read) == [("user", '{"tools":[{"name":"f"}]}', "")]
     with pytest.raises(GatewayError, match="cannot be read"):
         RESPONSES.read({"input": [{"type": item["type"]}]}, nothing_stored)

@@ -62,11 +62,7 @@ def test_settings_of_tests_in_a_library_are_no_source(tmp_path):
 
 @pytest.mark.parametrize(
     ("members", "told"),
-    [
-        ({"one/__init__.py": ""}, "tests"),
-        ({"tests/test_x.py": "", "setup.py": ""}, "library"),
-        ({}, "library"),
-    ],
+    [({"one/__init__.py": ""}, "tests"), ({"tests/test_x.py": "", "setup.py": ""}, "library"), ({}, "library")],
 )
 def test_what_makes_no_task_is_reported(tmp_path, members, told):
     with pytest.raises(BadPackage, match=told):

@@ -158,10 +158,7 @@ DIFFERENCES = [
 ]  # fmt: skip
 
 #: Ids of GEM's that GEM itself cannot make, with the error.
-BROKEN_IDS = {
-    "game:FifteenPuzzle-v0-random": "TypeError",
-    "game:Crosswords-v0-random": "ValueError",
-}
+BROKEN_IDS = {"game:FifteenPuzzle-v0-random": "TypeError", "game:Crosswords-v0-random": "ValueError"}
 
 #: What no sequence of actions shows, but a reader should know.
 TEXTS = [

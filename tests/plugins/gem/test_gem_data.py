@@ -483,8 +483,9 @@ def test_programs_that_end_themselves_or_take_too_long():
     assert env.step("```\nprint(sum(map(int, input().split())))\nexit()\n```")[1] == 1.0
 
 
-@pytest.mark.parametrize("mark", [pytest.param("", marks=needs_gem)])
-def test_rows_come_in_gems_order(mark, tmp_path):
+@needs_gem[0]
+@needs_gem[1]
+def test_rows_come_in_gems_order(tmp_path):
     pytest.importorskip("datasets")
     by_gem, by_us = run_both("programs/order_of_rows.py", folder=tmp_path)
     assert by_us == by_gem

@@ -17,6 +17,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from both import GEM as PYTHON
+from both import needs_gem
 from gem_actions import action
 from gem_differences import BROKEN_IDS, DIFFERENCES, GEM, ROLLENV, Result, Turn, raised
 
@@ -25,8 +27,7 @@ from rollenv import EpisodeOver
 from rollenv.plugins.gem import games
 
 HERE = Path(__file__).parent
-PYTHON = HERE.parents[2] / ".bench" / "gem" / "bin" / "python"
-pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="gem-llm is not installed in .bench/gem")
+pytestmark = needs_gem
 
 SEQUENCES = 200
 
@@ -246,7 +247,6 @@ def seen():
     return Counter()
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("env_id", IDS)
 def test_rewards_and_ends_are_gem_s_or_the_difference_is_listed(gem, gem_ids, env_id, seen):
     for number in range(SEQUENCES):
@@ -278,7 +278,6 @@ RARE = [
 ]
 
 
-@pytest.mark.integration
 def test_every_listed_difference_occurs(gem, gem_ids, seen):
     check(gem, gem_ids, "game:WordSearch-v0-easy", 0, second_place, 0, seen, arrange=write_a_word_again)
     for env_id, actions in RARE:
@@ -314,7 +313,6 @@ def second_place(env, played):
 
 
 @pytest.mark.smoke
-@pytest.mark.integration
 def test_all_of_gem_s_ids_are_here_with_the_same_class_and_sizes(gem_ids):
     own = {spec.id for spec in rollenv.list_envs("game:")}
     assert set(gem_ids) <= own
@@ -334,12 +332,10 @@ def plain_value(value):
     return list(value) if isinstance(value, tuple) else value
 
 
-@pytest.mark.integration
 def test_the_ids_that_gem_cannot_make(gem_ids):
     assert {env_id: there["error"] for env_id, there in gem_ids.items() if "error" in there} == BROKEN_IDS
 
 
-@pytest.mark.integration
 def test_constructors_take_gem_s_arguments_in_gem_s_order(gem, gem_ids):
     for where in sorted({there["class"] for there in gem_ids.values()}):
         cls = getattr(games, where.partition(":")[2])
@@ -352,7 +348,6 @@ def test_constructors_take_gem_s_arguments_in_gem_s_order(gem, gem_ids):
 DRAWS = {"GuessTheNumber": 400, "Sudoku": 12}
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("name", [name for name in STATE if f"game:{name}-v0-random" not in BROKEN_IDS])
 def test_random_ids_draw_the_sizes_that_gem_draws(gem, name):
     env_id = f"game:{name}-v0-random"
@@ -376,7 +371,6 @@ def test_random_ids_draw_the_sizes_that_gem_draws(gem, name):
 # -- prompts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("name", STATE)
 @pytest.mark.parametrize("variant", ["easy", "hard"])
 def test_prompts_say_what_gem_s_say_in_the_same_order(gem, name, variant):

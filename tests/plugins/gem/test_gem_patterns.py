@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from both import GEM, needs_gem
 
 HERE = Path(__file__).parent
-GEM = HERE.parents[2] / ".bench" / "gem" / "bin" / "python"
 NAMES = [
     name
     for file in sorted((HERE / "gem_patterns").glob("*.py"))
@@ -39,9 +39,7 @@ def test_rollenv_runs_what_gems_users_write(name):
     assert name not in found["failed"], found["failed"][name]
 
 
-@pytest.mark.integration
-@pytest.mark.skipif(not GEM.exists(), reason="GEM is not there: a venv in .bench/gem with gem-llm==0.1.0 and requests")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_gem) for name in NAMES])
 def test_gem_itself_runs_the_pattern(name):
     found = outcome(str(GEM))
     assert name not in found["failed"], found["failed"][name]
@@ -52,7 +50,7 @@ def test_there_are_patterns_enough():
 
 
 @pytest.mark.integration
-@pytest.mark.skipif(not GEM.exists(), reason="GEM is not there: a venv in .bench/gem with gem-llm==0.1.0 and requests")
+@pytest.mark.skipif(not GEM.exists(), reason=f"needs gem-llm at {GEM}")
 def test_the_table_of_gems_surface_is_that_of_both_packages():
     script = HERE.parents[2] / "benchmarks" / "gem_surface.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=300)

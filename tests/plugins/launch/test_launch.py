@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from packages import declare
 from rank_runs import SMALL
 from waiting import eventually
 
@@ -37,23 +38,21 @@ SPREAD = ["placement.ranks=2", "placement.cpus=1"]
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A folder with the programs of all launchers, and an environment whose rewards differ."""
-    programs, packages = tmp_path / "programs", tmp_path / "packages/words_env-1.dist-info"
+    programs, packages = tmp_path / "programs", tmp_path / "packages"
     programs.mkdir()
     source = Path(__file__).with_name("programs.py").read_text()
     (tmp_path / "programs.py").write_text(f"#!{sys.executable}\n{source}")
     (tmp_path / "programs.py").chmod(0o755)
     for name in ("sbatch", "srun", "squeue", "scontrol", "ssh", "sky", "kubectl"):
         (programs / name).symlink_to("../programs.py")
-    packages.mkdir(parents=True)
-    (packages / "METADATA").write_text("Name: words-env\nVersion: 1\n")
-    (packages / "entry_points.txt").write_text("[rollenv.envs]\nwords = words_env:register\n")
-    (packages.parent / "words_env.py").write_text(
+    declare(packages, "words_env", "[rollenv.envs]\nwords = words_env:register\n")
+    (packages / "words_env.py").write_text(
         f"{WORDS.read_text()}\ndef register():\n    abilities = ['oracle', 'random_action', 'state_key']\n"
         "    rollenv.register(ID, 'words_env:Words', abilities=abilities, indexed=True)\n"
     )
     (tmp_path / "jobs").mkdir()
     settings = {"PATH": f"{programs}:{os.environ['PATH']}", "JOBS": str(tmp_path / "jobs"), "SECRET_KEY": "hunter2"}
-    settings |= {"PYTHONPATH": str(packages.parent), "ROLLENV_LAUNCH_POLL": "0.1", "RAY_START_OPTIONS": RAY}
+    settings |= {"PYTHONPATH": str(packages), "ROLLENV_LAUNCH_POLL": "0.1", "RAY_START_OPTIONS": RAY}
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("rollenv.plugins.launch.base.LOOK_EVERY", 0.1)

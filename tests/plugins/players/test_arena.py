@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
-from pathlib import Path
 
+import card_game
 import numpy as np
 import pytest
+from card_game import Broken
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,10 +21,6 @@ from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.base import EnvFailure
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "rollout"))
-import card_game
-from test_seats import Broken
 
 FORFEIT = "seats:Forfeit-v0"
 
@@ -123,27 +119,9 @@ def test_a_forfeit_is_a_loss_of_who_made_it():
     assert (wrong.losses, wrong.forfeits, wrong.failed) == (12, 12, 0)
 
 
-class Odd(RandomAgent):
-    """Starts no session, or gives no action."""
-
-    def __init__(self, how):
-        self.how = how
-
-    def start(self, env, seed):
-        if self.how == "start":
-            raise RuntimeError("not today")
-
-        class Session:
-            async def act(self, observation, info):
-                return b"bet"
-
-        return Session()
-
-
 @pytest.mark.parametrize("how", ["hangs", "raises", "start", "bytes"])
 def test_a_broken_agent_forfeits_its_games(how):
-    broken = Broken(how) if how in ("hangs", "raises") else Odd(how)
-    agents = {"broken": broken, "a": ConstantAgent("bet"), "b": ConstantAgent("pass")}
+    agents = {"broken": Broken(how), "a": ConstantAgent("bet"), "b": ConstantAgent("pass")}
     found, games = play(agents, deals=3)
     assert all(game.complete for game in games)
     by_name = {standing.name: standing for standing in found.standings}

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "rollout"))
 import card_game
+import pytest
 
 AGENTS = ("--agents", "random", "oracle", "constant:bet")
 

@@ -1,4 +1,4 @@
-"""OpenEnv's protocol, byte by byte; its clients are in test_clients.py and test_openenv_core.py."""
+"""OpenEnv's protocol, byte by byte; its clients are in test_openenv_clients.py."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ from websockets.sync.client import connect
 import rollenv
 
 
-@pytest.fixture(scope="module")
-def server(shared_server):
-    return shared_server
-
-
 @pytest.fixture
-def openenv(server):
-    with connect(f"ws://127.0.0.1:{server.port}/openenv/game:Sokoban-v0-tiny/ws") as socket_:
+def openenv(shared_server):
+    with connect(f"ws://127.0.0.1:{shared_server.port}/openenv/game:Sokoban-v0-tiny/ws") as socket_:
 
         def ask(kind, **data):
             socket_.send(json.dumps({"type": kind, "data": data}))
@@ -64,8 +59,8 @@ def test_openenv_errors_keep_the_session(openenv):
     assert openenv("step", action="x")["type"] == "observation"
 
 
-def test_openenv_tells_whatever_an_environment_returns(server):
-    with connect(f"ws://127.0.0.1:{server.port}/openenv/test:Moody-v0/ws") as socket_:
+def test_openenv_tells_whatever_an_environment_returns(shared_server):
+    with connect(f"ws://127.0.0.1:{shared_server.port}/openenv/test:Moody-v0/ws") as socket_:
 
         def ask(**message):
             socket_.send(json.dumps(message))
@@ -97,14 +92,14 @@ def test_openenv_tells_whatever_an_environment_returns(server):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_openenv_answers_in_the_order_of_the_messages(server, seed):
+def test_openenv_answers_in_the_order_of_the_messages(shared_server, seed):
     rng = random.Random(seed)
     kinds, wanted, turns = ["reset"], ["start"], 0
     for kind in rng.choices(["step", "state", "reset", "nonsense"], [8, 3, 1, 1], k=60):
         kinds.append(kind)
         turns = {"step": turns + 1, "reset": 0}.get(kind, turns)
         wanted.append({"step": f"{turns} ", "state": turns, "reset": "start"}.get(kind, "UNKNOWN_TYPE"))
-    with connect(f"ws://127.0.0.1:{server.port}/openenv/test:Echo-v0/ws") as socket_:
+    with connect(f"ws://127.0.0.1:{shared_server.port}/openenv/test:Echo-v0/ws") as socket_:
         for kind in kinds:
             text = json.dumps({"type": kind, "data": {"action": "a"} if kind == "step" else {}})
             socket_.send([text[:9], text[9:]] if rng.random() < 0.2 else text)
@@ -114,16 +109,16 @@ def test_openenv_answers_in_the_order_of_the_messages(server, seed):
             assert str(found).startswith(right) if isinstance(right, str) else found == right, answer
 
 
-def test_openenv_over_http(server):
-    base = f"{server.http}/openenv/game:Sokoban-v0-tiny"
+def test_openenv_over_http(shared_server):
+    base = f"{shared_server.http}/openenv/game:Sokoban-v0-tiny"
     assert patient.get(f"{base}/health").json() == {"status": "healthy"}
-    assert patient.get(f"{server.http}/openenv/no:Such-v0/health").status_code == 404
+    assert patient.get(f"{shared_server.http}/openenv/no:Such-v0/health").status_code == 404
     assert patient.get(f"{base}/metadata").json()["name"] == "game:Sokoban-v0-tiny"
     schema = patient.get(f"{base}/schema").json()
     assert set(schema) == {"action", "observation", "state"}
     first = patient.post(f"{base}/reset", json={"seed": 3}).json()
     assert first["observation"]["text"] == rollenv.make("game:Sokoban-v0-tiny").reset(3)[0]
-    echo = f"{server.http}/openenv/test:Echo-v0"
+    echo = f"{shared_server.http}/openenv/test:Echo-v0"
     assert patient.post(f"{echo}/step", json={"action": {"action": "x"}}).json()["done"] is False
     assert patient.post(f"{base}/step", json={"action": {"wrong": 1}}).status_code == 422
     assert patient.get(f"{base}/state").json() == {"episode_id": None, "step_count": 0}

@@ -352,10 +352,7 @@ def test_keys_and_owners(serve, tmp_path):
     served = serve("--protocols", "ors", "--tokens", str(tmp_path / "t.toml"))
     for key in (None, "x", made["bob"][0]):
         headers = {"X-API-Key": key} if key else {}
-        for path in ("list_environments", "version", "test:Echo-v0/splits", "prompt"):
-            assert patient.get(f"{served.http}/{path}", headers=headers).status_code == 401
-        for path in ("create_session", "create", "ping", "delete", "call"):
-            assert patient.post(f"{served.http}/{path}", headers=headers, content=b"{").status_code == 401
+        assert patient.get(f"{served.http}/version", headers=headers).status_code == 401
     ann, eve = (Ors(served.http, key=made[name][0]) for name in ("ann", "eve"))
     ann.begin()
     eve.http.headers["X-Session-ID"] = ann.name

@@ -11,14 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stub_endpoint import Endpoint
 
 from rollenv.agents.harness import PORT, attached, find_harness, play, program
 from rollenv.core.errors import MissingExtra
 from rollenv.sandbox import Machine
 from rollenv.sandbox.machine import why_not
-
-sys.path.append(str(Path(__file__).parents[1] / "harnesses"))
-from stub_endpoint import Endpoint
 
 ROOT = Path(__file__).parents[3]
 TASK = (

@@ -238,19 +238,15 @@ def test_what_several_processes_publish_at_once_is_all_there_or_refused(tmp_path
         "__pycache__/other.cpython-311.pyc",
         "../outside.py",
         "coin_env-1.0.data/data/start.pth",
-        "",
     ],
 )
 def test_a_wheel_with_more_than_its_own_modules_is_not_installed(tmp_path, name):
-    points = "[rollenv.envs]\ncoin_env = coin_env:register_envs\n"
-    path = wheel(tmp_path, points=points if name else points + "[console_scripts]\nrollenv = coin_env:main\n")
-    if name:
-        with zipfile.ZipFile(path, "a") as file:
-            file.writestr(name, "")
-    with pytest.raises(UsageError, match=name.split("/")[0] or "rollenv"):
+    path = wheel(tmp_path)
+    check_contents(path, read_wheel(path)[0])
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(name, "")
+    with pytest.raises(UsageError, match=name.split("/")[0]):
         check_contents(path, read_wheel(path)[0])
-    own = wheel(Path(tmp_path), version="1.1")
-    check_contents(own, read_wheel(own)[0])
 
 
 def test_a_wheels_metadata_are_those_that_pip_reads(tmp_path):
@@ -267,7 +263,7 @@ def test_a_wheels_metadata_are_those_that_pip_reads(tmp_path):
         check_contents(path, read_wheel(path)[0])
 
 
-@pytest.mark.parametrize("command", ["sh", "../outside"])
+@pytest.mark.parametrize("command", ["rollenv", "sh", "../outside"])
 def test_a_wheel_takes_the_place_of_no_command(tmp_path, command):
     points = f"[rollenv.envs]\ncoin_env = coin_env:register_envs\n[console_scripts]\n{command} = coin_env:main\n"
     path = wheel(tmp_path, points=points)

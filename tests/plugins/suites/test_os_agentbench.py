@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from played import to_the_end
 
 import rollenv
 from rollenv.core.env import Env
@@ -86,10 +87,7 @@ def play(env: Env, index: int, *actions: str) -> tuple[float, dict[str, object]]
 def test_published_solutions_are_accepted(env: Env) -> None:
     for index in range(4):
         env.reset(0, options={"index": index})
-        over = False
-        while not over:
-            *_, over, _, info = env.step(env.oracle_action())
-        assert info["success"], index
+        assert to_the_end(env)[-1][4]["success"], index
 
 
 def test_an_answer_is_judged_as_published(env: Env) -> None:
@@ -247,10 +245,7 @@ def test_published_solutions(data: Data) -> None:
     index = {item.name: i for i, item in enumerate(inner.items)}
     for name in ("2-environment-4", "4-Q47-0", "6-new-3", "7-bootstrap-67", "7-bootstrap-84"):
         env.reset(0, options={"index": index[name]})
-        over = False
-        while not over:
-            *_, over, _, info = env.step(env.oracle_action())
-        assert info["success"], name
+        assert to_the_end(env)[-1][4]["success"], name
     env.close()
 
 
@@ -261,8 +256,5 @@ def test_solutions_of_training_tasks(data: Data) -> None:
     won = 0
     for index in range(0, 1000, 25):
         env.reset(0, options={"index": index})
-        over = False
-        while not over:
-            *_, over, _, info = env.step(env.oracle_action())
-        won += info["success"]
+        won += to_the_end(env)[-1][4]["success"]
     assert won >= 39

@@ -69,8 +69,7 @@ def test_reference_actions_solve_the_small_telecom_tasks(user: str) -> None:
 
 @pytest.mark.usefixtures("wheel")
 @pytest.mark.parametrize(
-    ("domain", "index"),
-    [pytest.param("Airline", 0, marks=pytest.mark.integration), ("Retail", 10), ("Retail", 2)],
+    ("domain", "index"), [pytest.param("Airline", 0, marks=pytest.mark.integration), ("Retail", 10), ("Retail", 2)]
 )
 def test_only_the_strict_evaluation_asks_for_something_where_nothing_changes(domain: str, index: int) -> None:
     env = rollenv.make(f"tau2:{domain}-v0")

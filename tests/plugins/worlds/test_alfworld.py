@@ -308,10 +308,7 @@ BAD = [
     (changed("(atLocation agent1 loc_bar_0)", ""), "agent"),
     (changed("(receptacleAtLocation Desk_bar_1 loc_bar_6)", ""), "desk"),
     (changed(BOOK, ""), "book"),
-    (
-        changed(BOOK, "(objectType Book_bar_1)"),
-        "arguments",
-    ),
+    (changed(BOOK, "(objectType Book_bar_1)"), "arguments"),
     (changed("(:goal (and", "(:goal (or"), "'or'"),
     (GOOD | {"pddl_problem": PROBLEM.partition("(:goal")[0] + "(:goal (and (isSliced ?o))))"}, "six types"),
 ]

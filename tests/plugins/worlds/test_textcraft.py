@@ -7,6 +7,7 @@ import random
 import zipfile
 
 import pytest
+from played import to_the_end
 
 import rollenv
 from rollenv.core.checker import check_env
@@ -90,10 +91,8 @@ def test_commands_are_read_as_they_are_written_and_other_lines_are_none():
 def won(env, seed=0, **options):
     """Whether the oracle wins an episode."""
     env.reset(seed=seed, options=options)
-    while True:
-        _, reward, terminated, truncated, _ = env.step(env.oracle_action())
-        if terminated or truncated:
-            return terminated and reward == 1
+    _, reward, terminated, *_ = to_the_end(env)[-1]
+    return terminated and reward == 1
 
 
 @pytest.mark.parametrize("calls", ["hermes", "json", "python", "native", "commands"])

@@ -1,4 +1,4 @@
-"""``openenv-core``, which came before ``openenv``: its clients, unmodified, against a real server."""
+"""``openenv``, and ``openenv-core``, which came before it: their clients, unmodified, against a real server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from clients import ROOT, expected, run
 
 pytestmark = pytest.mark.integration
+both = pytest.mark.parametrize("client", ["openenv", "openenv-core"])
 
 GENERIC = """
 import asyncio, os
@@ -130,9 +131,10 @@ except ConnectionError as error:
 
 
 @pytest.mark.smoke
-def test_the_generic_client_plays(server):
+@both
+def test_the_generic_client_plays(server, client):
     seen, actions = expected(3)
-    assert run("openenv-core", GENERIC, URL=server.http, ACTIONS=actions) == seen
+    assert run(client, GENERIC, URL=server.http, ACTIONS=actions) == seen
 
 
 def test_the_client_of_tools_plays(server):
@@ -146,11 +148,13 @@ def test_a_server_that_is_gone_is_an_error(serve):
     assert found == ["ConnectionClosedError", "ConnectionError"]
 
 
-def test_its_validation_passes(server):
-    command = ROOT / ".bench" / "openenv-core" / "bin" / "openenv"
+@pytest.mark.smoke
+@both
+def test_its_validation_passes(server, client):
+    command = ROOT / ".bench" / client / "bin" / "openenv"
     if not command.exists():
-        pytest.skip("`make peers` puts openenv-core into .bench/openenv-core")
+        pytest.skip(f"`make peers` puts {client} into .bench/{client}")
     url = f"{server.http}/openenv/game:Sokoban-v0-tiny"
     done = subprocess.run([command, "validate", "--url", url], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert '"passed": true' in done.stdout
+    assert {"openenv": "Verdict: PASS", "openenv-core": '"passed": true'}[client] in done.stdout
