@@ -9,7 +9,7 @@ import typer
 from rollenv.cli import completion
 from rollenv.cli.common import AgentOptions, console, make_agent, print_result, print_table, progress
 from rollenv.core.errors import UsageError, writes
-from rollenv.core.registry import list_envs
+from rollenv.core.registry import list_envs, spec
 
 
 def command(
@@ -35,11 +35,12 @@ def command(
     """
     from rollenv.plugins.publishing import catalogue
 
-    specs = {spec.id: spec for spec in list_envs(pattern)}
+    found = list_envs(pattern) or [spec(pattern)]  # a class by its file and other projects' ids are not listed
+    specs = {each.id: each for each in found}
     if measure:
         if file is None:
             raise UsageError("--measure needs --file, to which rows are added")
-        here = [spec for spec in specs.values() if not spec.missing]
+        here = [each for each in specs.values() if not each.missing]
         options = AgentOptions(max_tokens=max_tokens, precision=precision)
         players = {name: make_agent(name, options.only(name)) for name in agents or ()}
         with progress("measured", len(here)) as show:
