@@ -36,9 +36,7 @@ def command(
     from rollenv.plugins.publishing import catalogue
     from rollenv.plugins.publishing.accept_command import from_anywhere
 
-    found = list_envs(pattern) or [
-        spec(from_anywhere(pattern))
-    ]  # files and other projects' are not listed
+    found = list_envs(pattern) or [spec(from_anywhere(pattern))]  # files and other projects' are not listed
     specs = {each.id: each for each in found}
     if measure:
         if file is None:
