@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core.env import ResetResult, StepResult
+from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import well_formed
@@ -48,9 +48,8 @@ class PettingZoo(ReplayState, Table):
         settings: arguments of the function.
     """
 
-    _changed_in_place = None
-
     def __init__(self, *, module: str, max_turns: int = 200, **settings: Any):
+        self._arguments = {"module": module, "max_turns": max_turns, **settings}
         if max_turns < 1:
             raise UsageError(f"max_turns must be at least 1, got {max_turns}")
         name, _, function = module.partition(":")
@@ -179,6 +178,14 @@ class PettingZoo(ReplayState, Table):
             self._play(action)
         if self.game.agents:
             self._met[self.mover()] = True
+
+    def _rollenv_twin(self) -> Env:
+        """Play again: a game that is an ``EzPickle``, as most of PettingZoo's are, is copied without its state."""
+        twin = PettingZoo(**self._arguments)
+        twin.spec = self.own_spec
+        if self._rollenv_begun:
+            twin.set_state(self.get_state())
+        return twin
 
     def close(self) -> None:
         self.game.close()

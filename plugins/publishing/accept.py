@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import inspect
+import itertools
 import math
 import os
 import re
@@ -24,8 +26,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import rollenv
-from rollenv.agents.base import Agent, OracleAgent, RandomAgent
+from rollenv.agents.base import Action, Agent, EnvHandle, OracleAgent, RandomAgent, Session
 from rollenv.agents.offered_tools import offered_tools
 from rollenv.core.cache import cache_folder
 from rollenv.core.checker import run_checks
@@ -56,6 +60,16 @@ _SURE, _FEW, _ALL = 3.0, 0.05, 0.9
 
 #: Random actions after the first, empty one.
 _FIRST_TURNS = 10
+
+#: Words that are no part of a task; what the same actions earn behind them is compared with what they earn alone.
+_PADDING = "Please, and thank you very much. You are right, so let me think about it carefully, step by step. " * 6
+
+_POLITE = "kind words and filler"
+
+#: Episodes of one round that watches the memory, and the megabytes that each episode of every round must leave.
+_ROUND, _KEPT = 20, 1.0
+#: The first of the seeds that no author tries by hand, and how many there must not be one task alone.
+_FAR_SEED, _SEEDS = 10**6, 8
 
 #: Audited calls that write, make or remove files or folders, with the places of these among their arguments.
 _WRITES = {
@@ -285,6 +299,23 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
     return judged
 
 
+@contextlib.contextmanager
+def _no_network(watch: bool) -> Iterator[list[str]]:
+    """Refuse connections to other machines meanwhile, and yield a list of where to."""
+    reached, watched = list[str](), [watch]
+
+    def listen(event: str, args: tuple[Any, ...]) -> None:
+        if watched[0] and (address := _address(event, args)):
+            reached.append(address)
+            raise PermissionError(f"no network while an environment is judged: {address}")
+
+    sys.addaudithook(listen)  # which cannot be removed
+    try:
+        yield reached
+    finally:
+        watched[0] = False
+
+
 def _address(event: str, args: tuple[Any, ...]) -> str:
     """Return the place that an audited call reaches for outside of this machine; empty if there is none."""
     at: Any = ""
@@ -331,7 +362,44 @@ def check(
         judged.checks[finding.name] = finding.ok
         if finding.ok is False:
             judged.refusals.append(Refusal(env_spec.id, finding.name, finding.detail))
+    if judged.checks["seeds"]:
+        stage("the resets of large seeds")
+        near, far = (_tasks(env_spec, first) for first in (0, _FAR_SEED))
+        if len(far) == 1 < len(near):
+            text = (
+                f"seeds 0 to {_SEEDS - 1} give {len(near)} tasks, and {_FAR_SEED} to {_FAR_SEED + _SEEDS - 1} give one"
+            )
+            judged.refusals.append(Refusal(env_spec.id, "seeds", text, _FAR_SEED))
+    if judged.checks["leaks"]:
+        stage("the episodes that watch its memory")
+        if (kept := _kept(env_spec, seconds / 10)) > _KEPT:
+            text = f"its process grows by {kept:.1f} MB with each episode"
+            judged.refusals.append(Refusal(env_spec.id, "leaks", text))
     return judged
+
+
+def _tasks(env_spec: EnvSpec, first: int) -> set[str]:
+    """Return what some seeds show."""
+    with contextlib.closing(env_spec.make()) as env:
+        return {
+            f"{observation} {info.get('suffix')}" for observation, info in map(env.reset, range(first, first + _SEEDS))
+        }
+
+
+def _kept(env_spec: EnvSpec, seconds: float) -> float:
+    """Return the megabytes that an episode left in this process: the least of three rounds after a first one; 0 where
+    there was no time for them."""
+    until, used = time.monotonic() + seconds, list[float]()
+    with contextlib.closing(env_spec.make()) as env:
+        for first in range(0, 4 * _ROUND, _ROUND):
+            for seed in range(first, first + _ROUND):
+                env.reset(seed)
+                env.step("")
+                if time.monotonic() > until:
+                    return 0.0
+            gc.collect()
+            used.append(psutil.Process().memory_info().rss / 1e6)
+    return min(after - before for before, after in itertools.pairwise(used)) / _ROUND
 
 
 def compare(
@@ -342,8 +410,14 @@ def compare(
     os.chdir(os.path.join(made, "work"))
     if judged.checks["players"] is None:  # what a seat earns depends on the others
         stage("the episodes of agents")
-        judged.players, played = _played(env_spec, episodes)
+        with _no_network(not env_spec.nondeterministic) as reached:
+            judged.players, played = _played(env_spec, episodes)
+        if reached and not any(refusal.rule == "network" for refusal in judged.refusals):
+            text = f"while it is played, it connects to {', '.join(dict.fromkeys(reached))}"
+            judged.refusals.append(Refusal(env_spec.id, "network", text))
         judged.refusals += _compared(env_spec.id, judged.players, played)
+        if not env_spec.nondeterministic:
+            judged.refusals += _padded(env_spec.id, played)
         stage("the second process")
         os.chdir(made)  # a third folder, for what depends on it
         again = play_again(env_spec, [t for each in played.values() for t in each], _AGAIN)
@@ -351,6 +425,24 @@ def compare(
             rule = "clock" if "clock" in again.differences[0].partition(": ")[0] else "replay"
             judged.refusals.append(Refusal(env_spec.id, rule, again.differences[0]))
     return judged
+
+
+class _Padded(Agent):
+    """Plays another agent's actions behind words that are no part of the task."""
+
+    def __init__(self, agent: Agent):
+        self.agent = agent
+
+    def start(self, env: EnvHandle, seed: int) -> Session:
+        return _PaddedSession(self.agent.start(env, seed))
+
+
+@dataclass(slots=True)
+class _PaddedSession(Session):
+    inner: Session
+
+    async def act(self, observation: str, info: dict[str, Any]) -> Action:
+        return Action(_PADDING + (await self.inner.act(observation, info)).text)
 
 
 def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, list[Trajectory]]]:
@@ -361,6 +453,7 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, l
         agents.append(("the expert", "expert", OracleAgent()))
     if "random_action" in env_spec.abilities:
         agents.append(("random actions", "random", RandomAgent()))
+    agents += [(f"{name} behind {_POLITE}", "padded", _Padded(agent)) for name, _, agent in agents]
     agents += [(floor.name, floor.kind, floor.agent) for floor in floors_of(env_spec, tasks[0])]
     results, played = [], dict[str, list[Trajectory]]()
     limits = EpisodeLimits(turns=_TURNS, max_replays=0, max_backoff=0.01)
@@ -383,6 +476,26 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, l
             mean, turns = statistics.fmean(rewards), statistics.fmean(len(t.turns) for t in played[name])
             results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, mean, spread, turns))
     return results, played
+
+
+def _padded(env_id: str, played: dict[str, list[Trajectory]]) -> Iterator[Refusal]:
+    """Compare what equal actions earn with and without words before them, where the agent is told the same."""
+
+    def told(t: Trajectory) -> tuple[Any, ...]:
+        return *(turn.observation for turn in t.turns), t.final_observation, t.success
+
+    pairs = [
+        (with_them, alone)
+        for name in played
+        for with_them, alone in zip(played.get(f"{name} behind {_POLITE}", ()), played[name], strict=False)
+        if with_them.complete and alone.complete and told(with_them) == told(alone)
+    ]
+    gains = [with_them.reward - alone.reward for with_them, alone in pairs]
+    if gains and min(gains) > -1e-9 and sum(gain > 1e-9 for gain in gains) > len(gains) / 2:
+        best = pairs[gains.index(max(gains))][0]
+        text = f"the same actions earn {statistics.fmean(gains):.3g} more behind {_POLITE}, and are told the same"
+        action = shortened(best.turns[-1].text, 80)
+        yield Refusal(env_id, "unearned", text, best.task.seed, action, best.turns[-1].reward)
 
 
 def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Trajectory]]) -> Iterator[Refusal]:

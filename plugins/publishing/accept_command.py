@@ -82,6 +82,12 @@ def _show(package: str, found: Sequence[Judged], refusals: Sequence[Refusal], si
     console.print(f"{package} is {said}; {size['lines']} lines{wheel}", markup=False, soft_wrap=True)
 
 
+def from_anywhere(env_id: str) -> str:
+    """Return an id that means the same in another working folder: a class by its file gets the whole path."""
+    module, _, name = env_id.rpartition(":")
+    return f"{Path(module).expanduser().resolve()}:{name}" if module.endswith(".py") else env_id
+
+
 @contextlib.contextmanager
 def _target(package: str) -> Iterator[tuple[list[str], list[str], list[Path], Path | None]]:
     """Yield ids or modules to judge, folders to import from, the files to count, and the wheel."""
@@ -103,8 +109,7 @@ def _target(package: str) -> Iterator[tuple[list[str], list[str], list[Path], Pa
     elif ":" in package:
         if not is_elsewhere(package):
             spec(package)  # or a hint
-        module, _, name = package.rpartition(":")
-        yield [f"{Path(module).expanduser().resolve()}:{name}" if module.endswith(".py") else package], [], [], None
+        yield [from_anywhere(package)], [], [], None
     else:
         try:
             dist = importlib.metadata.distribution(package)

@@ -9,7 +9,7 @@ import typer
 from rollenv.cli import completion
 from rollenv.cli.common import AgentOptions, console, make_agent, print_result, print_table, progress
 from rollenv.core.errors import UsageError, writes
-from rollenv.core.registry import list_envs
+from rollenv.core.registry import list_envs, spec
 
 
 def command(
@@ -34,12 +34,14 @@ def command(
     A row whose environment has changed since is marked as stale.
     """
     from rollenv.plugins.publishing import catalogue
+    from rollenv.plugins.publishing.accept_command import from_anywhere
 
-    specs = {spec.id: spec for spec in list_envs(pattern)}
+    found = list_envs(pattern) or [spec(from_anywhere(pattern))]  # files and other projects' are not listed
+    specs = {each.id: each for each in found}
     if measure:
         if file is None:
             raise UsageError("--measure needs --file, to which rows are added")
-        here = [spec for spec in specs.values() if not spec.missing]
+        here = [each for each in specs.values() if not each.missing]
         options = AgentOptions(max_tokens=max_tokens, precision=precision)
         players = {name: make_agent(name, options.only(name)) for name in agents or ()}
         with progress("measured", len(here)) as show:

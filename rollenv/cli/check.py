@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, key_values, print_result, print_table, progress
-from rollenv.core.checker import CHECKS, Finding, run_checks
+from rollenv.core.checker import CHECKS, Finding, cannot, run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import Broken, UsageError
@@ -83,4 +83,4 @@ def _findings(process: HelperProcess, env_spec: EnvSpec, episodes: int) -> list[
         found: list[Finding] = process.call("rollenv.core.checker.checks:checks_in_helper", env_spec, episodes)
         return found
     except Broken as error:
-        return [Finding(name, False if name == "types" else None, str(error)) for name in CHECKS]
+        return cannot(str(error))

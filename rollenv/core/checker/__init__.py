@@ -1,5 +1,5 @@
 """Checks of an environment's promises: :func:`check_env`."""
 
-from rollenv.core.checker.checks import CHECKS, Finding, check_env, run_checks
+from rollenv.core.checker.checks import CHECKS, Finding, cannot, check_env, run_checks
 
-__all__ = ["CHECKS", "Finding", "check_env", "run_checks"]
+__all__ = ["CHECKS", "Finding", "cannot", "check_env", "run_checks"]

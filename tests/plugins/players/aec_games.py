@@ -1,14 +1,16 @@
 """Environments of PettingZoo for the tests: one with numbered actions and a mask, one with texts."""
 
 from gymnasium import spaces
+from gymnasium.utils import EzPickle
 from pettingzoo import AECEnv
 from pettingzoo.utils import AgentSelector
 
 
-class _Game(AECEnv):
+class _Game(AECEnv, EzPickle):  # copied without its state, as most of PettingZoo's are
     metadata = {"name": "game_v0", "is_parallelizable": False}
 
     def __init__(self, names=("ann", "bob")):
+        EzPickle.__init__(self, names)
         self.possible_agents = list(names)
 
     def observation_space(self, agent):

@@ -70,6 +70,40 @@ class PaysLength(Sum):
         return said, reward + min(1.0, len(action) / 1000), *rest
 
 
+class PaysKindness(Sum):
+    def _step(self, action):
+        said, reward, *rest = super()._step(action)
+        return said, reward + 0.3 * ("please" in action.lower()), *rest
+
+
+class CallsLater(Sum):
+    def _step(self, action):
+        result = super()._step(action)
+        if result[1]:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen("http://data.invalid/bonus", timeout=1)
+        return result
+
+
+class Grows(Sum):
+    kept: list = []
+
+    def _reset(self, options):
+        self.kept.append(b"x" * 3_000_000)
+        return super()._reset(options)
+
+
+class ForgetsLargeSeeds(Sum):
+    def reset(self, seed=None, *, options=None):
+        return super().reset(seed and min(seed, 1000), options=options)
+
+
+class ReadsTheHour(Sum):
+    def _step(self, action):
+        said, reward, *rest = super()._step(action)
+        return said, reward / (1 + (time.localtime().tm_hour < 12)), *rest
+
+
 class PaysOrders(Sum):
     """As a judge does that believes what it reads."""
 
