@@ -7,6 +7,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many containers set this; then each of the many processes that tests start would compile rollenv again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: train test smoke integration newest lowest bench docs lint install vllm gem bfcl peers harbor clean
 
