@@ -95,7 +95,6 @@ class LocalAgent(OwnsEngine, Agent):
         """
         path = model_at(str(path))
         prompt, saved = saved_format(path, **settings)
-        drawing = sampling or saved
         how = loading(path)
         with reading(path):
             model = text_model("from_pretrained", path, dtype="auto", **how)
@@ -105,7 +104,7 @@ class LocalAgent(OwnsEngine, Agent):
             raise UsageError(only_adapter(path))
         device = "cuda" if torch.cuda.is_available() else "cpu"
         attach_vision(family, model, tokenizer)
-        return cls(model.to(device), tokenizer, prompt, drawing, plays=plays)
+        return cls(model.to(device), tokenizer, prompt, sampling or saved, plays=plays)
 
     def save(self, path: str | Path) -> None:
         """Write weights, tokenizer and prompt format for transformers, vLLM and :meth:`load`.

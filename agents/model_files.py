@@ -72,9 +72,9 @@ def reading(path: str, what: str = "a model") -> Iterator[None]:
     """
     _quiet_transformers()
     try:
-        config = Path(path) / "config.json"
-        if config.is_file() and _KERNEL.search(json.dumps(json.loads(config.read_text(encoding="utf-8")))):
-            raise UsageError(f"{config} names code for its attention, which is not run: remove attn_implementation")
+        for config in Path(path).glob("*config.json"):  # transformers takes no notice of some that are damaged
+            if _KERNEL.search(json.dumps(json.loads(config.read_text(encoding="utf-8")))):
+                raise UsageError(f"{config} names code for its attention, which is not run: remove attn_implementation")
         yield
     except BaseException as error:  # torch, safetensors, jinja2 and gguf have errors of their own; tokenizers panics
         own = isinstance(error, RollenvError | MemoryError | KeyboardInterrupt | SystemExit | GeneratorExit)
@@ -131,10 +131,9 @@ def loading(path: str) -> dict[str, Any]:
         HubUnreachable: the hub cannot be reached, and the model is not in the cache.
     """
     check_model(path)
-    if Path(path).exists():
-        return dict(NO_CODE)
     try:
-        hub.ask(path)
+        if not Path(path).exists():
+            hub.ask(path)
     except (HubUnreachable, NotOnHub) as error:
         from huggingface_hub import try_to_load_from_cache
 

@@ -72,9 +72,8 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> TrainingRe
         log_level = logging.getLogger("rollenv").getEffectiveLevel()
         task = _Task(config, run.path.resolve(), registry.added_specs(), messages, log_level, Path.cwd())
         scratch = run.path.resolve() / "ray"
-        backend = placement.backend
-        if backend == "auto":
-            backend = "nccl" if gpu else "gloo"  # also torch's name for ROCm's RCCL
+        found = "nccl" if gpu else "gloo"  # also torch's name for ROCm's RCCL
+        backend = found if placement.backend == "auto" else placement.backend
         failures: dict[str, Any] = {
             "max_failures": placement.max_failures,
             "controller_failure_limit": math.ceil(placement.wait / _START_SECONDS),
@@ -95,9 +94,7 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> TrainingRe
 
 
 def _scaling(placement: PlacementConfig, gpu: bool) -> ScalingConfig:
-    count: Any = placement.ranks
-    if placement.min_ranks:
-        count = placement.min_ranks, placement.ranks
+    count: Any = (placement.min_ranks, placement.ranks) if placement.min_ranks else placement.ranks
     resources = {"CPU": placement.cpus, "GPU": placement.gpus * gpu}
     return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker=resources)
 
@@ -142,11 +139,10 @@ def _explain_failure(failed: Exception | None, run: RunDir) -> str:
     causes: dict[int, Exception] = getattr(failed, "worker_failures", {})
     lost = [f"rank {rank}: {_last_line(cause)}" for rank, cause in sorted(causes.items())]
     saved = checkpoint.checkpoints(run.checkpoints)
-    after, why = "there is no checkpoint yet", "; ".join(lost)
+    after = "there is no checkpoint yet"
     if saved:
         after = f"continue from {saved[-1]} with --resume, or let Ray do so with placement.max_failures"
-    if not why:
-        why = _last_line(failed) if failed else "no rank reported why"
+    why = "; ".join(lost) or (_last_line(failed) if failed else "no rank reported why")
     return f"training stopped because a rank was lost ({why}); {after}"
 
 

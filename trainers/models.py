@@ -26,10 +26,9 @@ from rollenv.trainers.reward_model import RewardModel
 def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
     """Create the untrained player."""
     rollout, settings = config.rollout, config.prompt
-    stop = tuple(settings.stop)
     replay = config.loss.routing == "replay"
     limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
-    sampling = Sampling(*limits, stop=stop, routes=replay, **config.player.structure)
+    sampling = Sampling(*limits, stop=tuple(settings.stop), routes=replay, **config.player.structure)
     environments = [*training_environments(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
     prompt = prompt_of(settings, environments[0][0], rollout.max_prompt_tokens, chats=config.templates)
     if config.model.path == "tiny":

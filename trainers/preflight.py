@@ -73,11 +73,8 @@ def preflight(config: TrainConfig) -> None:
     here = placement.by_ray and not (placement.address or os.environ.get("RAY_ADDRESS"))
     if here and placement.devices == "gpu" and not torch.cuda.is_available():
         raise UsageError("placement.devices=gpu: this machine has no GPU; name a cluster with placement.address")
-    path, router, replayed = (
-        str(newest_checkpoint(Path(config.model.path))),
-        config.loss.router,
-        config.loss.routing == "replay",
-    )
+    path, router = str(newest_checkpoint(Path(config.model.path))), config.loss.router
+    replayed = config.loss.routing == "replay"
     if not Path(path, "config.json").is_file():  # the tiny model, a GGUF file or a name on the hub
         return
     model = None

@@ -46,7 +46,7 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
         largest = max(text_tokens(ids), default=0)
     if min(ids) < 0 or (vocabulary is not None and largest >= vocabulary):
         wrong = min(ids) if min(ids) < 0 else largest
-        raise UsageError(f"token {wrong} is not one of the model's {vocabulary or ''}".rstrip())
+        raise UsageError(f"token {wrong} is not one of the model's {vocabulary or 'own'}; take its own tokenizer")
     return ids
 
 

@@ -140,7 +140,7 @@ class ChatFormat(ChatTemplate):
         Args:
             prompt: the prompt of the response, or its end, which may have opened the thought.
             tools: the functions that the template describes, whose calls go into ``tool_calls``; others stay text.
-            call_ids: names of the calls.
+            call_ids: ids of the calls that the model gives none.
             thoughts: False to leave the thought out.
         """
         said, opened = self.said(ids), self.opened_thought(prompt)
@@ -156,7 +156,7 @@ class ChatFormat(ChatTemplate):
             return message
         text = "" if self.header else content[: opening_thought(content)] + text  # a call is such a template's message
         names = itertools.chain(call_ids, map("call_{}".format, itertools.count()))
-        written = [(name, call.name, call.arguments) for name, call in zip(names, calls, strict=False)]
+        written = [(call.id or name, call.name, call.arguments) for name, call in zip(names, calls, strict=False)]
         return {**message, "content": text, "tool_calls": tool_calls_of(written)}
 
     def _message_with_thought(self, said: str, opened: str) -> Message:
@@ -330,13 +330,11 @@ class Frame:
 
     def render(self, messages: Sequence[Message], *, opening: bool = True) -> str:
         """Render a conversation of these messages after the system prompt; see :meth:`ChatTemplate.render`."""
-        if self._system is None:
-            return self.format.render(messages, self.tools, opening=opening)
-        if self.format.has_system:
-            whole = [{"role": "system", "content": self._system}, *messages]
-            return self.format.render(whole, self.tools, opening=opening)
-        first = {**messages[0], "content": f"{self._system}\n\n{messages[0]['content']}"}
-        return self.format.render([first, *messages[1:]], self.tools, opening=opening)
+        if self._system is not None and self.format.has_system:
+            messages = [{"role": "system", "content": self._system}, *messages]
+        elif self._system is not None:
+            messages = [{**messages[0], "content": f"{self._system}\n\n{messages[0]['content']}"}, *messages[1:]]
+        return self.format.render(messages, self.tools, opening=opening)
 
     def answer_ids(self, answer: Message) -> Ids:
         """Return the tokens of a given answer as the model would have to sample them, with the token that ends it.

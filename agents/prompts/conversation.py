@@ -124,7 +124,7 @@ class Conversation:
             ids = tuple(self.format.encode(answer))
             said = self.format.answer_message(ids, tools=tools, call_ids=(f"example_{number}",))
             one = len(said.get("tool_calls", ())) == 1 and self.frame.accepts(said)
-            messages += [asked, self._with_ids(said) if one else self.format.message("assistant", answer)]
+            messages += [asked, self.with_ids(said) if one else self.format.message("assistant", answer)]
         return messages
 
     def takes_results(self, info: Mapping[str, Any]) -> bool:
@@ -135,19 +135,19 @@ class Conversation:
 
     def extend(self, messages: Sequence[Message]) -> None:
         """Append messages of any role, built by the :class:`ChatFormat`; none to ask for an answer after the last."""
-        for message in map(self._with_ids, messages):
+        for message in map(self.with_ids, messages):
             known = message.get("tool_call_id") in self._ids.values()
             if message["role"] == "tool" and not (self.format.has_tool_role or (self.format.has_results and known)):
                 message = {"role": "user", "content": message["content"]}
             self._pending.append(message)
         self._asks_again = self._answer is not None
 
-    def _with_ids(self, message: Message) -> Message:
+    def with_ids(self, message: Message) -> Message:
         """Return a message with ids of calls in the form that the template takes."""
         if "tool_call_id" in message:
             message = {**message, "tool_call_id": self._ids.get(message["tool_call_id"], message["tool_call_id"])}
         for call in message.get("tool_calls", ()):
-            name = self.format.call_id(len(self._ids), call["function"]["name"], call["id"])
+            name = self.format.call_id(len({*self._ids.values()}), call["function"]["name"], call["id"])
             call["id"] = self._ids.setdefault(call["id"], name)
         return message
 
@@ -186,10 +186,12 @@ class Conversation:
         self._call_ids = (*calls,) or tuple(f"call_{len(self._messages)}_{number}" for number in range(MOST_CALLS))
         self._tools = self.frame.tools or ()
         known = dict(self._ids)
-        self._said = self._with_ids(self._read())
+        self._said = self.with_ids(self._read())
         if "tool_calls" in self._said and not self.frame.accepts(self._said):
             self._ids, self._tools = known, ()
             self._said = self._read()
+        for name, call in zip(self._call_ids, self._said.get("tool_calls", ()), strict=False):
+            self._ids.setdefault(name, call["id"])
 
     def restore(self, prompt: Ids) -> None:
         """Replace the last prompt by the recorded ids, as a template with a date may render others."""
@@ -213,7 +215,7 @@ class Conversation:
     def _continue(self, answer: Ids) -> None:
         message, dropped = self._said, False
         if self.drops_thoughts:
-            message = self._with_ids(self._read(thoughts=False))
+            message = self.with_ids(self._read(thoughts=False))
             dropped = message != self._said
         said = self.format.said(answer)
         try:

@@ -385,7 +385,7 @@ class TokenAgent(Agent):
 def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPrompt | None, Sampling]:
     """Load the prompt format and sampling that were saved with a model."""
     file = Path(path) / AGENT_FILE
-    with reading(str(path), f"the form of prompts ({AGENT_FILE})"):
+    with reading(str(path), f"the form of prompts ({AGENT_FILE})" if file.exists() else "a model"):
         saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         form = saved.get("prompt")
         prompt: StepPrompt | ChatPrompt | None = None

@@ -53,7 +53,7 @@ def stored_answers(
             before = "another answer" if number > len(system) + 1 else "nothing that asks for it"
             raise UsageError(f"message {number} is an answer after {before}; a user or tool message has to be between")
         weight, asked = _weight(message, number), False
-        answer = _answer(chat_format, message, number, learned=weight > 0)
+        answer = chat.with_ids(_answer(chat_format, message, number, learned=weight > 0))
         prompt, ids = chat.prompt(), chat.frame.answer_ids(answer)
         chat.answer(ids, [call["id"] for call in answer.get("tool_calls", ())])
         yield prompt, ids, weight

@@ -107,9 +107,11 @@ class ChatTemplate:
         Args:
             number: the number of calls before it in the chat.
             name: its function.
-            given: its id elsewhere.
+            given: its id elsewhere, which stays if it has that form.
         """
-        return self._call_id.format(number, name) or given
+        own = self._call_id.format(number, name)
+        fits = re.fullmatch(r"functions\.[\w.\-]+:\d+" if ":" in own else "[A-Za-z0-9]{9}", given)
+        return given if fits else own or given
 
     def _examine(self) -> None:
         """Detect the template's features and the tokens that mark turns."""

@@ -66,7 +66,7 @@ class Job:
             self.script.parent.mkdir(parents=True, exist_ok=True)
             self.logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunDirError(f"cannot make the folders of {self.path}: {error.strerror or error}") from error
+            raise RunDirError(f"cannot make the folders of {self.path}: {error}") from error
 
     def write(self) -> None:
         """Write the files, for this user alone; a shell that runs an older one keeps it."""
@@ -241,7 +241,10 @@ def filled(name: str, fields: Mapping[str, str], own: str = "") -> str:
     """
     try:
         template = Path(own) if own else resources.files(__package__) / "templates" / name
-        return _FIELD.sub(lambda match: fields[match[1]], template.read_text(encoding="utf-8"))
+        text = template.read_text(encoding="utf-8")
+        if own and "{{node}}" not in text:
+            raise UsageError(f"{own} has no {{{{node}}}}, so the machines would have nothing to run")
+        return _FIELD.sub(lambda match: fields[match[1]], text)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"launch.template cannot be read: {error}") from error
     except KeyError as error:

@@ -22,6 +22,7 @@ _ENDS = {
     "CANCELLED",
     "TIMEOUT",
     "NODE_FAIL",
+    "PREEMPTED",
     "OUT_OF_MEMORY",
     "DEADLINE",
     "BOOT_FAIL",
@@ -67,7 +68,7 @@ class SlurmLauncher(BaseLauncher):
 
     def submit(self, job: Job) -> str:
         answer = run("sbatch", "--parsable", "--export=ALL", str(job.script))
-        ids = re.findall(r"^(\d+)(?:;.*)?$", answer, re.MULTILINE)
+        ids = re.findall(r"^(?:Submitted batch job )?(\d+)(?:[; ].*)?$", answer, re.MULTILINE)
         if not ids:
             raise LaunchFailed(f"sbatch named no job: {answer[-300:]!r}; look for {job.name} with squeue --me")
         return str(ids[-1])
@@ -75,7 +76,7 @@ class SlurmLauncher(BaseLauncher):
     def wait(self, job: Job, job_id: str) -> None:
         log, at, state = job.logs / f"slurm-{job_id}.log", 0, ""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        while state not in _ENDS:
+        while _ENDS.isdisjoint(state.split()):
             time.sleep(base.LOOK_EVERY)
             try:
                 state = run("squeue", "--noheader", "--states=all", f"--job={job_id}", "--format=%T", unless="Invalid")
@@ -86,5 +87,5 @@ class SlurmLauncher(BaseLauncher):
                     file.seek(at)
                     show(decoder.decode(file.read()))
                     at = file.tell()
-        if state != "COMPLETED":
+        if "COMPLETED" not in state:
             raise LaunchFailed(f"Slurm job {job_id} ended as {state}; its log: {log}")

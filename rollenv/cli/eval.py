@@ -324,6 +324,8 @@ def _print(result: Evaluation, agent: str) -> None:
 def print_answers(trajectories: Sequence[Trajectory], agent: str) -> None:
     """Print how many answers were empty, and how many were cut."""
     turns = [turn for t in trajectories for turn in t.turns]
+    if full := sum(t.status == "truncated" and not t.turns for t in trajectories):
+        console.print(f"{full} episodes had no turn: their first prompt leaves no room for an answer in the context")
     if empty := sum(not turn.text.strip() for turn in turns):
         console.print(f"{empty} of {len(turns)} answers were empty")
     if cut := sum(turn.finish == "length" for turn in turns):

@@ -127,6 +127,13 @@ def test_only_reports_of_weights_that_are_missing_are_shown_and_without_colours(
     assert "\x1b" not in shown[0]
 
 
+def test_damaged_settings_are_named_although_transformers_would_do_without_them(tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(UsageError, match=r"generation_config\.json"), model_files.reading(str(tmp_path)):
+        pass
+
+
 def test_a_folder_is_not_asked_for(server, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     assert model_files.loading(str(tmp_path)) == model_files.NO_CODE

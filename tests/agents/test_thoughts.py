@@ -12,6 +12,7 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import TokenizerCodec
+from rollenv.agents.prompts.stored_chats import stored_answers
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core.parsing import split_thought
 
@@ -435,3 +436,23 @@ def test_calls_are_given_in_the_form_that_the_template_takes(name, written):
     chat = Conversation(chat_format)
     chat.extend([chat_format.message("user", "Sure?"), chat_format.result_message("17", "c1")])
     assert tokenizer.decode(chat.prompt()).endswith("[user]17[end][assistant]")
+
+
+def test_a_result_names_its_call_as_the_model_or_a_file_did():
+    called = "call.function.name ~ '\", \"id\": \"' ~ (raise_exception('9') if call.id | length != 9 else call.id)"
+    template = "{{ tools or '' }}" + STRICT.replace("NAME", called).replace("ns.names[-1]", "m.tool_call_id")
+    tokenizer = tokenizer_of(template, "[over]")
+    chat_format, tools = ChatFormat.of(tokenizer), [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    for given, shown in (("Ab3dEfGh1", "Ab3dEfGh1"), ("7", "000000000")):
+        chat = Conversation(chat_format, tools=tools)
+        chat.add("user", "Sure?")
+        chat.prompt()
+        call = f'<tool_call>{{"name": "f", "id": "{given}", "arguments": {{"a": 1}}}}</tool_call>[over]'
+        chat.answer(tokenizer.encode(call, add_special_tokens=False), ["c1"])
+        chat.extend([chat_format.result_message("17", "c1")])
+        assert tokenizer.decode(chat.prompt()).endswith(f"{call}[{shown} said]17[assistant]")
+        assert chat.splits == 0
+    calls = [{"id": "call_abc", "function": {"name": "f", "arguments": {"a": 1}}}]
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    ((_, ids, _),) = stored_answers(chat_format, messages, tools)
+    assert '"id": "000000000"' in tokenizer.decode(ids)

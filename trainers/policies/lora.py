@@ -65,8 +65,7 @@ def adapt(model: PreTrainedModel, lora: Lora, frozen: Collection[str] = ()) -> N
     whole_parts = tuple(f"{part}." for part in frozen)
     scores = getattr(model, "score", None)  # the head of a reward model is new, and trained as a whole
     excluded = [name for name, layer in linear if layer in (*routers, scores) or name.startswith(whole_parts)]
-    ranks = (min(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear))
-    widest = max(ranks, default=lora.rank)
+    widest = max((min(layer.weight.shape) for _, layer in linear), default=lora.rank)
     if lora.rank > widest:
         raise UsageError(
             f"model.lora.rank={lora.rank} is above {widest}, the highest rank of the model's layers: lower it, or "

@@ -25,6 +25,8 @@ class ToolCall:
     """Index of its end in the action."""
     problem: str = ""
     """The reason why the call is malformed; empty if it is well-formed."""
+    id: str = ""
+    """What the model called it, where its family does; a result names it."""
 
 
 #: Maximum calls that are read in one action.
@@ -57,6 +59,7 @@ _NAMED = re.compile(
     r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.\-/]{1,200}?)(?::\d+)?(?:\s|<\|tool_call_argument_begin\|>|<｜tool▁sep｜>"
     r"|\[CALL_ID\]\w+|\[ARGS\]|<\|channel\|>\w+|<\|constrain\|>|<\|message\|>|```|json\b)*(?=\{)"
 )
+_ID = re.compile(r"functions\.[\w.\-/]+:\d+|(?<=\[CALL_ID\])\w+")  # Kimi's and Mistral's
 _GLM = re.compile(r"([\w.\-/]{1,200})\s*(?=<arg_key>|</tool_call>)")
 _GLM_ARGUMENT = re.compile(
     r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*(?=<arg_key>|</tool_call>|\Z)", re.DOTALL
@@ -156,7 +159,8 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
             calls = _from_python(text[start : min(end, start + _MOST_PYTHON)].strip(), end)
         elif name := _NAMED.match(text, start):
             data, end = _decode_json(text, name.end())
-            calls = [_call(name[1], data, end)]
+            own = _ID.search(name[0])
+            calls = [replace(_call(name[1], data, end), id=own[0] if own else "")]
         else:
             calls, end = _from_json(text, start)
     except (ValueError, RecursionError) as error:
@@ -265,7 +269,7 @@ def _calls_in(data: Any, end: int) -> list[ToolCall]:
     if len(given) > 1 or others:
         wrong = [*given[1:], *others][0]
         return [ToolCall(name, {}, end, f'the call has the key {wrong[:100]!r}; all arguments belong into "arguments"')]
-    return [_call(name, data[given[0]] if given else {}, end)]
+    return [replace(_call(name, data[given[0]] if given else {}, end), id=str(data.get("id") or ""))]
 
 
 def _is_about(key: str, value: Any, has_arguments: bool) -> bool:

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 from rollenv.core import registry
@@ -80,6 +81,8 @@ def interpreter(given: str) -> str:
     if answer[1] != __version__:
         raise UsageError(f"the Python {given} has rollenv {answer[1]}, this is {__version__}: install the same there")
     registry.add_specs(pickle.loads(bytes.fromhex(answer[2])))
+    for lost in re.findall(r"UserWarning: (.* were not loaded: .*)", done.stderr):
+        warnings.warn(f"in the Python {given}, {lost}", stacklevel=2)
     return os.path.abspath(program)
 
 

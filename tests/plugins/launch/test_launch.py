@@ -219,13 +219,15 @@ def test_wrong_keys_are_named(place, recipe, kind, setting, said):
 
 
 def test_wrong_launches_are_refused_before_anything_is_submitted(place, recipe, rollenv_command, monkeypatch):
-    (place / "own.sh").write_text("#!/bin/bash\n{{options}}\nmodule load cuda\n")
+    (place / "own.sh").write_text("#!/bin/bash\n{{options}}\nmodule load cuda\nsrun bash {{node}}\n")
     done = rollenv_command("train", recipe("slurm"), "--dry-run", "launch.template=own.sh", "run_dir=run")
     assert "module load cuda" in (place / "run/launch/slurm.sh").read_text()
-    (place / "own.sh").write_text("{{optoins}}")
+    (place / "own.sh").write_text("{{node}} {{optoins}}")
+    (place / "idle.sh").write_text("{{options}}")
     for setting, said in {
         'launch.options=["--nodes=2"]': "--nodes",
         "launch.template=own.sh": "optoins",
+        "launch.template=idle.sh": "{{node}}",
         "launch.template=absent.sh": "absent.sh",
         'launch.secrets=["ABSENT_KEY"]': "ABSENT_KEY",
     }.items():
