@@ -214,8 +214,11 @@ class PolicyModel:
     ) -> dict[str, Any]:
         """Convert a message for the template. An answer of a node is shown as it was sampled."""
         if node is not None:
-            prompt, calls = node.tail[: len(node.tail) - node.opening], (call.id for call in node.answer.calls)
-            return self.format.answer_message(node.answer_ids, prompt, tools, calls)
+            prompt = node.tail[: len(node.tail) - node.opening]
+            shown = self.format.answer_message(node.answer_ids, prompt, tools)
+            for said, call in zip(shown.get("tool_calls", ()), node.answer.calls, strict=False):
+                said["id"] = call.id  # as the results of clients name it
+            return shown
         text, images = message.text, [image for image in message.images if isinstance(image, Picture)]
         if images:  # as for endpoints, the text stands before them
             text = text.replace(MARK, WORD) + MARK * len(images)
