@@ -210,6 +210,7 @@ class Sandbox(BaseSandbox):
         """Run code and return the result. An error in the code is part of the result, not an exception.
 
         A cell of Python may use ``await``, ``!command``, ``%magic`` lines and ``%%magic`` cells, as in a notebook.
+        Output above ``Limits.output_bytes`` is cut (``inside.kernel``).
 
         Args:
             code: a cell, or a program in a language of :data:`LANGUAGES`.

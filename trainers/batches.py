@@ -32,8 +32,8 @@ from rollenv.trainers.sources import SourcedTask, TaskSource
 def weights_for_player(policy: Policy, form: WeightForm) -> Iterator[tuple[str, torch.Tensor]] | Adapter | None:
     """Return what the player's ``update_weights`` gets: nothing, the adapter or all weights.
 
-    ``TrainConfig.weight_form`` decides. The player's engine then transfers them: in this process, over HTTP, by NCCL,
-    through a folder or through Ray.
+    ``TrainConfig.weight_form`` decides. The player's engine then transfers them: in this process, to vLLM by
+    HTTP or a folder (``engines.vllm_http``) or NCCL (``engines.vllm_transfer``), or through Ray.
     """
     if form == "shared":
         return None

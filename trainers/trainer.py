@@ -186,7 +186,7 @@ class Trainer:
         return manager
 
     def _learning(self) -> tuple[Batches, Updater]:
-        """Create the source of the batches, and what learns from them."""
+        """Create the source of the batches, and what learns from them: here SFT and RL part."""
         config, state, run, manager = self.config, self.state, self.run, self.manager
         if isinstance(config.batches, StoredConfig):
             stored = StoredBatches(

@@ -1,4 +1,4 @@
-"""The contract of environments with several agents: :class:`MultiAgentEnv`."""
+"""Environments with several agents as dictionaries by agent, which no rollout uses: :class:`MultiAgentEnv`."""
 
 from __future__ import annotations
 

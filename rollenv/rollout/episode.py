@@ -60,7 +60,7 @@ class EpisodeLimits:
     max_backoff: float = 10.0
     """Longest pause, in seconds, before the next attempt at an environment or worker after failures in a row."""
     max_replacements: int = 2
-    """Maximum replacements for failed members, for each member that a group needs."""
+    """Maximum replacements for failed members (``RolloutManager.play_group``), for each member that a group needs."""
 
     def __post_init__(self) -> None:
         for name in ("reset", "step", "agent", "reward", "episode"):

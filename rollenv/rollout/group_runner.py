@@ -1,4 +1,4 @@
-"""Run coroutines of a group concurrently, and cancel those that are not needed any more."""
+"""Run coroutines of a group concurrently, and cancel those not needed. ``RolloutManager`` replaces failed members."""
 
 from __future__ import annotations
 

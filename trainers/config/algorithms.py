@@ -184,7 +184,7 @@ class RoleBaseline(Algorithm):
 
 
 class Imitation(Algorithm):
-    """The weight of a turn, its own reward: with ``loss.name=likelihood``, supervised fine-tuning (SFT)."""
+    """A turn's weight, its own reward: with ``loss.name=likelihood`` on ``StoredBatches``, SFT (preset ``sft``)."""
 
     name: Literal["imitation"] = "imitation"
 
