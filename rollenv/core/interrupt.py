@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import stat
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -96,14 +97,13 @@ class Termination:
 
 
 def _print_nowhere() -> None:
-    """Let what is printed from now on go nowhere if its terminal is gone, where it would raise an OSError."""
+    """Let what is printed to the terminal from now on go nowhere: when it is gone, maybe a moment later, it would raise."""
     for descriptor in (1, 2):
-        try:
-            os.write(descriptor, b"")
-        except OSError:
-            nothing = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nothing, descriptor)
-            os.close(nothing)
+        with contextlib.suppress(OSError):  # it is closed
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, descriptor)
+                os.close(nothing)
 
 
 def _is_free(handler: Any) -> bool:
