@@ -97,7 +97,7 @@ class Termination:
 
 
 def _print_nowhere() -> None:
-    """Let what is printed to the terminal from now on go nowhere: when it is gone, maybe a moment later, it would raise."""
+    """Let what is printed to a terminal from now on go nowhere: where it is gone, now or soon, it would raise."""
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):  # it is closed
             if stat.S_ISCHR(os.fstat(descriptor).st_mode):
