@@ -370,7 +370,7 @@ def check(
                 f"seeds 0 to {_SEEDS - 1} give {len(near)} tasks, and {_FAR_SEED} to {_FAR_SEED + _SEEDS - 1} give one"
             )
             judged.refusals.append(Refusal(env_spec.id, "seeds", text, _FAR_SEED))
-    if judged.checks["leaks"]:
+    if judged.checks["leaks"] and judged.checks["hostile"] is not False:  # it plays an empty action
         stage("the episodes that watch its memory")
         if (kept := _kept(env_spec, seconds / 10)) > _KEPT:
             text = f"its process grows by {kept:.1f} MB with each episode"
