@@ -72,8 +72,10 @@ def reading(path: str, what: str = "a model") -> Iterator[None]:
     """
     _quiet_transformers()
     try:
-        for config in Path(path).glob("*config.json"):  # transformers takes no notice of some that are damaged
-            if _KERNEL.search(json.dumps(json.loads(config.read_text(encoding="utf-8")))):
+        for config in (
+            Path(path) / f"{of}config.json" for of in ("", "generation_")
+        ):  # transformers skips damaged ones
+            if config.is_file() and _KERNEL.search(json.dumps(json.loads(config.read_text(encoding="utf-8")))):
                 raise UsageError(f"{config} names code for its attention, which is not run: remove attn_implementation")
         yield
     except BaseException as error:  # torch, safetensors, jinja2 and gguf have errors of their own; tokenizers panics

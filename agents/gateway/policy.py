@@ -212,7 +212,7 @@ class PolicyModel:
     def _message(
         self, message: Message, node: CallNode | None = None, tools: Sequence[Mapping[str, Any]] = ()
     ) -> dict[str, Any]:
-        """Convert a message for the template. An answer of a node is shown as it was sampled."""
+        """Convert a message for the template. An answer of a node is shown as it was sampled, but for ids."""
         if node is not None:
             prompt = node.tail[: len(node.tail) - node.opening]
             shown = self.format.answer_message(node.answer_ids, prompt, tools)

@@ -42,6 +42,9 @@ THOUGHT = "reasoning_content"
 
 #: Maximum number of cached frames (system prompt and tools).
 _REMEMBERED = 64
+
+#: A call's id that a model may write: it goes into later prompts, where it must be no mark of the template.
+_CALL_ID = re.compile(r"[\w.:/\-]{1,64}")
 #: Maximum number of cached comparisons with a bare frame, by kind of messages.
 _KINDS = 1024
 
@@ -156,7 +159,8 @@ class ChatFormat(ChatTemplate):
             return message
         text = "" if self.header else content[: opening_thought(content)] + text  # a call is such a template's message
         names = itertools.chain(call_ids, map("call_{}".format, itertools.count()))
-        written = [(call.id or name, call.name, call.arguments) for name, call in zip(names, calls, strict=False)]
+        given = [call.id if _CALL_ID.fullmatch(call.id) else name for name, call in zip(names, calls, strict=False)]
+        written = [(name, call.name, call.arguments) for name, call in zip(given, calls, strict=True)]
         return {**message, "content": text, "tool_calls": tool_calls_of(written)}
 
     def _message_with_thought(self, said: str, opened: str) -> Message:

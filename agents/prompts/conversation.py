@@ -147,8 +147,8 @@ class Conversation:
         if "tool_call_id" in message:
             message = {**message, "tool_call_id": self._ids.get(message["tool_call_id"], message["tool_call_id"])}
         for call in message.get("tool_calls", ()):
-            name = self.format.call_id(len({*self._ids.values()}), call["function"]["name"], call["id"])
-            call["id"] = self._ids.setdefault(call["id"], name)
+            known, number = self._ids.get(call["id"], call["id"]), len({*self._ids.values()})
+            self._ids[call["id"]] = call["id"] = self.format.call_id(number, call["function"]["name"], known)
         return message
 
     def prompt(self) -> Ids:

@@ -110,7 +110,7 @@ class ChatTemplate:
             given: its id elsewhere, which stays if it has that form.
         """
         own = self._call_id.format(number, name)
-        fits = re.fullmatch(r"functions\.[\w.\-]+:\d+" if ":" in own else "[A-Za-z0-9]{9}", given)
+        fits = re.fullmatch(rf"functions\.{re.escape(name)}:\d+" if ":" in own else "[A-Za-z0-9]{9}", given)
         return given if fits else own or given
 
     def _examine(self) -> None:

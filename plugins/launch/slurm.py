@@ -68,7 +68,7 @@ class SlurmLauncher(BaseLauncher):
 
     def submit(self, job: Job) -> str:
         answer = run("sbatch", "--parsable", "--export=ALL", str(job.script))
-        ids = re.findall(r"^(?:Submitted batch job )?(\d+)(?:[; ].*)?$", answer, re.MULTILINE)
+        ids = re.findall(r"^(?:Submitted batch job )?(\d+)(?:;.*| on cluster .*)?$", answer, re.MULTILINE)
         if not ids:
             raise LaunchFailed(f"sbatch named no job: {answer[-300:]!r}; look for {job.name} with squeue --me")
         return str(ids[-1])
@@ -76,7 +76,7 @@ class SlurmLauncher(BaseLauncher):
     def wait(self, job: Job, job_id: str) -> None:
         log, at, state = job.logs / f"slurm-{job_id}.log", 0, ""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        while _ENDS.isdisjoint(state.split()):
+        while not _states(state) or not _ENDS.issuperset(_states(state)):
             time.sleep(base.LOOK_EVERY)
             try:
                 state = run("squeue", "--noheader", "--states=all", f"--job={job_id}", "--format=%T", unless="Invalid")
@@ -87,5 +87,10 @@ class SlurmLauncher(BaseLauncher):
                     file.seek(at)
                     show(decoder.decode(file.read()))
                     at = file.tell()
-        if "COMPLETED" not in state:
+        if _states(state) != {"COMPLETED"}:
             raise LaunchFailed(f"Slurm job {job_id} ended as {state}; its log: {log}")
+
+
+def _states(answer: str) -> set[str]:
+    """Return the states that squeue names, one a line: `CANCELLED by 0` is `CANCELLED`."""
+    return {line.split()[0] for line in answer.splitlines() if line.strip() and not line.startswith("CLUSTER:")}

@@ -362,20 +362,30 @@ def check(
         judged.checks[finding.name] = finding.ok
         if finding.ok is False:
             judged.refusals.append(Refusal(env_spec.id, finding.name, finding.detail))
+    try:
+        judged.refusals += _over_many_seeds(judged, env_spec, stage, seconds)
+    except Exception as error:
+        judged.refusals.append(Refusal(env_spec.id, "types", f"in the resets of many seeds: {describe(error)}"))
+    return judged
+
+
+def _over_many_seeds(
+    judged: Judged, env_spec: EnvSpec, stage: Callable[[str], None], seconds: float
+) -> Iterator[Refusal]:
+    """Look for seeds that are one task, and for memory that episodes leave."""
     if judged.checks["seeds"]:
         stage("the resets of large seeds")
         near, far = (_tasks(env_spec, first) for first in (0, _FAR_SEED))
-        if len(far) == 1 < len(near):
+        if len(far) == 1 and len(near) > _SEEDS / 2:
             text = (
                 f"seeds 0 to {_SEEDS - 1} give {len(near)} tasks, and {_FAR_SEED} to {_FAR_SEED + _SEEDS - 1} give one"
             )
-            judged.refusals.append(Refusal(env_spec.id, "seeds", text, _FAR_SEED))
+            yield Refusal(env_spec.id, "seeds", text, _FAR_SEED)
     if judged.checks["leaks"] and judged.checks["hostile"] is not False:  # it plays an empty action
         stage("the episodes that watch its memory")
         if (kept := _kept(env_spec, seconds / 10)) > _KEPT:
             text = f"its process grows by {kept:.1f} MB with each episode"
-            judged.refusals.append(Refusal(env_spec.id, "leaks", text))
-    return judged
+            yield Refusal(env_spec.id, "leaks", text)
 
 
 def _tasks(env_spec: EnvSpec, first: int) -> set[str]:
@@ -391,8 +401,8 @@ def _kept(env_spec: EnvSpec, seconds: float) -> float:
     there was no time for them."""
     until, used = time.monotonic() + seconds, list[float]()
     with contextlib.closing(env_spec.make()) as env:
-        for first in range(0, 4 * _ROUND, _ROUND):
-            for seed in range(first, first + _ROUND):
+        for _ in range(4):
+            for seed in range(_ROUND):
                 env.reset(seed)
                 env.step("")
                 if time.monotonic() > until:

@@ -133,7 +133,7 @@ def run_checks(
     subject = Subject(make, env_spec, declared, episodes, twin_process)
     try:
         subject.make().close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return cannot(f"it cannot be made: {describe(error)}")
     return [_run(name, check, subject, watch) for name, check in CHECKS.items()]
 
