@@ -42,9 +42,7 @@ THOUGHT = "reasoning_content"
 
 #: Maximum number of cached frames (system prompt and tools).
 _REMEMBERED = 64
-
-#: A call's id that a model may write: it goes into later prompts, where it must be no mark of the template.
-_CALL_ID = re.compile(r"[\w.:/\-]{1,64}")
+_CALL_ID = re.compile(r"[\w.:/\-]{1,64}")  # of a model: it goes into later prompts, and must hold no mark
 #: Maximum number of cached comparisons with a bare frame, by kind of messages.
 _KINDS = 1024
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import stat
@@ -72,6 +73,11 @@ class Termination:
         try:
             with interruptible():
                 yield
+        except OSError as error:
+            if error.errno != errno.EIO or os.isatty(2):
+                raise
+            self._note(signal.SIGHUP, None)  # the terminal is gone, and its signal is on its way
+            raise KeyboardInterrupt from error
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -101,9 +107,7 @@ def _print_nowhere() -> None:
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):  # it is closed
             if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-                nothing = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nothing, descriptor)
-                os.close(nothing)
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _is_free(handler: Any) -> bool:

@@ -143,9 +143,11 @@ def test_an_interrupt_is_quick_however_many_tasks_wait(tmp_path, number, code):
     assert "--resume" in said
 
 
-def test_a_terminal_that_goes_away_ends_it_as_any_signal_does(tmp_path):
+@pytest.mark.parametrize("hangup", [signal.SIG_DFL, signal.SIG_IGN], ids=["", "nohup"])
+def test_a_terminal_that_goes_away_ends_it_as_any_signal_does(hangup, tmp_path):
     process, terminal = pty.fork()
     if process == 0:
+        signal.signal(signal.SIGHUP, hangup)
         os.chdir(tmp_path)
         code = "from rollenv.cli.main import main; main()"
         os.execv(sys.executable, [sys.executable, "-c", code, "eval", "game:Sokoban-v0-tiny", "-n", "50000", "-o", "o"])
