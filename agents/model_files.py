@@ -72,9 +72,8 @@ def reading(path: str, what: str = "a model") -> Iterator[None]:
     """
     _quiet_transformers()
     try:
-        for config in (
-            Path(path) / f"{of}config.json" for of in ("", "generation_")
-        ):  # transformers skips damaged ones
+        for name in ("config.json", "generation_config.json"):  # of which transformers skips a damaged one
+            config = Path(path) / name
             if config.is_file() and _KERNEL.search(json.dumps(json.loads(config.read_text(encoding="utf-8")))):
                 raise UsageError(f"{config} names code for its attention, which is not run: remove attn_implementation")
         yield

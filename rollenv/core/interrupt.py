@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import signal
-import stat
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -74,9 +73,9 @@ class Termination:
             with interruptible():
                 yield
         except OSError as error:
-            if error.errno != errno.EIO or os.isatty(2):
+            if error.errno != errno.EIO or not _print_nowhere():
                 raise
-            self._note(signal.SIGHUP, None)  # the terminal is gone, and its signal is on its way
+            self.asked = True  # as nobody told it: hangups are ignored under nohup
             raise KeyboardInterrupt from error
         finally:
             for number, handler in before.items():
@@ -102,12 +101,16 @@ class Termination:
             interrupt()  # which rollouts know from errors of environments
 
 
-def _print_nowhere() -> None:
-    """Let what is printed to a terminal from now on go nowhere: where it is gone, now or soon, it would raise."""
+def _print_nowhere() -> bool:
+    """Let what is printed from now on go nowhere if its terminal is gone; return whether it is."""
+    gone = False
     for descriptor in (1, 2):
-        with contextlib.suppress(OSError):  # it is closed
-            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+            gone = True
+    return gone
 
 
 def _is_free(handler: Any) -> bool:
