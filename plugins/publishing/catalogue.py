@@ -135,7 +135,7 @@ def source_of(need: Package | DataFiles) -> str:
 
 
 def _played(env_spec: EnvSpec, agent: Agent, episodes: int, timeout: float) -> dict[str, Any]:
-    """Return what an agent earns, what its answers cost, and how many tokens and seconds an episode took."""
+    """Return what an agent earns, an episode's tokens and seconds, and how many answers were cut or invalid."""
     try:
         with RolloutManager(agent, limits=EpisodeLimits(episode=timeout)) as manager:
             result = evaluate(agent, env_spec.id, n=episodes, manager=manager)
@@ -151,6 +151,9 @@ def _played(env_spec: EnvSpec, agent: Agent, episodes: int, timeout: float) -> d
         "turns": round(result.turns, 1),
         "tokens": round(sum(len(turn.response_ids) for turn in turns) / max(1, result.n)),
         "seconds": round(result.seconds / max(1, result.n), 2),
+        "answers": len(turns),
+        "cut": result.cut,
+        "invalid": sum(not turn.valid for turn in turns),
     }
 
 
