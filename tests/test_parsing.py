@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv.core.parsing import boxes, code_blocks, first_tagged, last_boxed, last_code_block, last_tagged
-from rollenv.core.tools.calls import first_call
+from rollenv.core.tools.calls import find_calls
 
 READERS = (
     last_boxed,
     last_tagged,
     last_code_block,
-    first_call,
+    find_calls,
     lambda text: first_tagged(text, "python"),
     lambda text: list(code_blocks(text)),
 )

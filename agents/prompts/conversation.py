@@ -14,7 +14,8 @@ from rollenv.agents.prompts.template import Message, TemplateRefused, squash
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import split_thought
 from rollenv.core.pictures import Picture
-from rollenv.core.tools.calls import MOST_CALLS, find_calls
+from rollenv.core.tools.call_readers import MOST_CALLS
+from rollenv.core.tools.calls import find_calls
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

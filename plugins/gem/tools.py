@@ -14,7 +14,7 @@ from rollenv.core.picture_forms import observed
 from rollenv.core.tools import base, mcp, search
 from rollenv.core.tools import python as python_tool
 from rollenv.core.tools.base import ToolResult
-from rollenv.core.tools.calls import first_call
+from rollenv.core.tools.calls import find_calls
 from rollenv.plugins.gem import current
 
 TIMEOUT = 5
@@ -230,9 +230,10 @@ class MCPTool(mcp.MCPTool):
 
     def execute_action(self, action: str) -> ToolResult:
         """The answer in ``<tool_response>``. A call of a tool that no server has is not this tool's."""
-        call = first_call(action)
-        if call is None:
+        calls, _ = find_calls(action)
+        if not calls:
             return ToolResult(False, True, "", "")
+        call = calls[0]
         parsed = action[max(0, action.rfind("<tool_call>", 0, call.end)) : call.end]
         names = self.names()
         if not call.problem and call.name not in names:

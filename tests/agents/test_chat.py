@@ -21,7 +21,7 @@ from rollenv.agents.chat.replies import read_reply
 from rollenv.agents.prompts import StepPrompt
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture, picture
-from rollenv.core.tools.calls import first_call
+from rollenv.core.tools.calls import find_calls
 
 SOON = Patience(timeout=60, retries=2, first_wait=0.001, limited=1.0)
 
@@ -372,7 +372,7 @@ def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, te
     with ChatServer(replying(data)) as server:
         agent = ChatAgent("tiny", server.url, tools=tools, stream=streaming, patience=SOON)
         action, _ = ask(agent, [("add", {}), ("3", info)])
-    call = first_call(action.text)
+    call = find_calls(action.text)[0][0]
     assert (call.name, call.arguments, call.problem) == ("add", {"a": 1, "b": "x\ny"}, "")
     assert action.text.startswith(text or "<tool_call>")
     assert server.requests[0]["tools"] == tools
@@ -410,7 +410,7 @@ def test_nothing_in_a_thought_is_an_action(message, finish, action):
 def test_arguments_that_are_no_json_are_for_the_environment_to_refuse():
     call = {"id": "c", "function": {"name": "add", "arguments": '{"a": 1'}}
     with ChatServer(answer(completion(None, message={"tool_calls": [call]}))) as server:
-        assert "not valid JSON" in first_call(one(server).text).problem
+        assert "not valid JSON" in find_calls(one(server).text)[0][0].problem
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv.core.tools.backend import ABSENT, MOST_ARGUMENTS, Backend, ToolError, differences, tool
-from rollenv.core.tools.calls import CALL_FORMS, MOST_CALLS, call_instructions, find_calls, write_calls
+from rollenv.core.tools.call_readers import MOST_CALLS
+from rollenv.core.tools.calls import CALL_FORMS, call_instructions, find_calls, write_calls
 from rollenv.core.tools.function import MOST_TEXT
 
 

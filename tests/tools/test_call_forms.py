@@ -67,6 +67,17 @@ FAMILIES = {
     "deepseek v3.1": lambda a: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>note<｜tool▁sep｜>"
     f"{dumps(a)}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
     "gemma 4": lambda a: f"<|tool_call>call:note{_gemma(a)}<tool_call|>",
+    "functiongemma": lambda a: "<start_function_call>"
+    f"call:note{_gemma(a)}<end_function_call>".replace('<|"|>', "<escape>"),
+    "longcat": lambda a: f'<longcat_tool_call>{{"name": "note", "arguments": {dumps(a)}}}</longcat_tool_call>',
+    "internlm": lambda a: f'<|action_start|><|plugin|>{{"name": "note", "parameters": {dumps(a)}}}<|action_end|>',
+    "gigachat": lambda a: f'<|function_call|>{{"name": "note", "arguments": {dumps(a)}}}',
+    "apertus": lambda a: f'<|tools_prefix|>[{{"note": {dumps(a)}}}]<|tools_suffix|>',
+    "step-3": lambda a: "<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>"
+    + re.sub("(</?)(?=parameter|invoke)", r"\1steptml:", _elements(a, '<invoke name="note">', '<parameter name="%s">',
+                                                                  "</invoke>"))
+    + "<｜tool_call_end｜><｜tool_calls_end｜>",
+    "dots": lambda a: FAMILIES["minimax"](a).replace("minimax:tool_call", "dots_function_call"),
     "gemma 4, in JSON": lambda a: f"<|tool_call>call:note{dumps(a)}<tool_call|>",
     "muse": lambda a: re.sub("(</?)(?=parameter|invoke)", r"\1atem:", FAMILIES["minimax"](a)).replace(
         "minimax:tool_call", "atem:function_calls"
@@ -94,7 +105,7 @@ FAMILIES = {
         for k, v in a.items()
     ) + "</tool_call>",
 }  # fmt: skip
-ELEMENTS = ("qwen3-coder", "seed", "minimax", "glm", "muse")
+ELEMENTS = ("qwen3-coder", "seed", "minimax", "glm", "muse", "step-3", "dots")
 
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=15),

@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from rollenv.core.tools.calls import ToolCall, find_calls, unknown_argument
+from rollenv.core.tools.call_readers import ToolCall
+from rollenv.core.tools.calls import find_calls, unknown_argument
 from rollenv.core.tools.mcp import MCPTool
 
 TEXT = {"type": "string"}

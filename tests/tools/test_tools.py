@@ -19,7 +19,7 @@ from mcp.server import MCPServer
 import rollenv
 from rollenv import MissingExtra, UsageError
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.core.tools.calls import first_call
+from rollenv.core.tools.calls import find_calls
 from rollenv.core.tools.function import FunctionTool
 from rollenv.core.tools.mcp import MCPError, MCPTool
 from rollenv.core.tools.python import MAX_CHARACTERS, PythonCodeTool
@@ -57,7 +57,7 @@ def test_the_same_call_in_every_syntax(action):
 
 @pytest.mark.parametrize("action", ["", "add(2, 3)", "{}", '{"a": 1}', "<tool_cal>", "\\boxed{3}", '{"tool_calls'])
 def test_other_text_is_no_call(action):
-    assert first_call(action) is None
+    assert find_calls(action)[0] == []
     assert not FunctionTool(add).execute_action(action).is_valid
 
 

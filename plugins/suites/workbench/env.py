@@ -13,7 +13,7 @@ from typing import Any
 from rollenv.core import syntax
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import Change, differences
-from rollenv.core.tools.calls import SOURCE, ToolCall
+from rollenv.core.tools.call_readers import SOURCE, ToolCall
 from rollenv.envs.tools.base import Judgement, Problem, ToolEnv
 from rollenv.plugins.suites.workbench import CATEGORIES, NEED
 from rollenv.plugins.suites.workbench.functions import WorkBench

@@ -14,7 +14,8 @@ from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, Unsolvable, UsageError
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.core.tools.backend import Answer, Backend, ToolError, tool
-from rollenv.core.tools.calls import MOST_CALLS, CallForm, write_calls
+from rollenv.core.tools.call_readers import MOST_CALLS
+from rollenv.core.tools.calls import CallForm, write_calls
 from rollenv.envs.tools.base import Call, Judgement, Problem, Reminder, ToolEnv
 from rollenv.plugins.worlds.textcraft.files import World, world
 from rollenv.plugins.worlds.textcraft.generate import TIERS, draw_task, generated_book

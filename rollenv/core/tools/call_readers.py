@@ -37,20 +37,21 @@ Functions = Mapping[str, Mapping[str, Any]]
 
 # -- calls with marks ------------------------------------------------------------------------------------------------
 
-# Marks of Hermes and Qwen (<tool_call>), Seed, MiniMax, Nemotron, Granite and Phi, LFM2, Mistral, Llama 3, Kimi K2,
-# DeepSeek (also V3.2's DSML), Qwen3-Coder and Llama 3.1 (<function=), Anthropic (<invoke), Muse (atem), Gemma 4
-# (<|tool_call>), Command (<|START_ACTION|>) and gpt-oss (harmony's channels).
+# Marks of Hermes and Qwen (<tool_call>), Seed, LongCat, MiniMax, Nemotron, Granite and Phi, dots, LFM2, Mistral,
+# Llama 3 and 3.1 (<function=), Qwen3-Coder, Kimi K2, DeepSeek (also DSML), Step-3, Anthropic (<invoke), Muse (atem),
+# Gemma 4 (<|tool_call>), FunctionGemma, Command (<|START_ACTION|>), InternLM, GigaChat, Apertus, gpt-oss (channels).
 _OPENING = re.compile(
-    r"<(?:seed:)?tool_calls?>|<TOOLCALL>|<function_calls?>|<functioncall>|<minimax:tool_call>|<｜DSML｜function_calls>"
+    r"<(?:seed:|longcat_)?tool_calls?>|<TOOLCALL>|<(?:dots_)?function_calls?>|<start_function_call>|<functioncall>|<minimax:tool_call>|<｜DSML｜function_calls>"
     r"|(?:<\|start\|>assistant)? to=[\w.\-/]{1,200}<\|message\|>\s*(?=<atem:)|<atem:function_calls>"
     r"|<\|tool_call>|<\|tool_calls?(?:_start)?\|>|\[TOOL_CALLS\]|<\|python_tag\|>|<\|START_ACTION\|>|<\|tool_calls_section_begin\|>"
-    r"|<\|tool_call_begin\|>|<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>|<function=|<(?:｜DSML｜|atem:)?invoke\s+name="
+    r"|<\|tool_call_begin\|>|<｜tool[▁_]calls?[▁_]begin｜>(?:function<｜tool_sep｜>)?|<function=|<(?:\w{1,20}:|｜DSML｜)?invoke\s+name="
+    r"|<\|(?:action_start|plugin|function_call|tools_prefix)\|>"
     r"|<\|(?:start|channel)\|>(?:assistant|commentary|analysis)\s*(?:<\|channel\|>(?:commentary|analysis)\s*)?"
     r"to=(?=functions\.)"
 )
 _CLOSING_MARK = (
-    r"</(?:seed:)?tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
-    r"|</atem:function_calls>|<tool_call\|>|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|END_ACTION\|>|<\|call\|>|<\|e[om]t_id\|>"
+    r"</(?:seed:|longcat_)?tool_calls?>|</TOOLCALL>|</(?:dots_)?function_calls?>|<end_function_call>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
+    r"|</atem:function_calls>|<tool_call\|>|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool[▁_]calls?[▁_]end｜>|<\|END_ACTION\|>|<\|(?:action_end|tools_suffix)\|>|<\|call\|>|<\|e[om]t_id\|>"
 )
 _CLOSING = re.compile(rf"(?:\s|```|{_CLOSING_MARK})*")
 #: Characters between a mark and its call.
@@ -65,14 +66,14 @@ _GLM_ARGUMENT = re.compile(
     r"<arg_key>([^<]*)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*(?=<arg_key>|</tool_call>|\Z)", re.DOTALL
 )
 _ELEMENT = re.compile(
-    r"<(?:function=\s*([^<>\s]{1,200}?)|(?:｜DSML｜|atem:)?invoke\s+name=[\"']([^\"'<>]{1,200})[\"'])\s*>\s*"
+    r"<(?:function=\s*([^<>\s]{1,200}?)|(?:\w{1,20}:|｜DSML｜)?invoke\s+name=[\"']([^\"'<>]{1,200})[\"'])\s*>\s*"
 )
 _PARAMETER = re.compile(
-    r"<(?:｜DSML｜|atem:)?parameter(?:=\s*([^<>]{1,200}?)|\s+name=[\"']([^\"'<>]{1,200})[\"'][^<>]{0,100})\s*>(.*?)"
-    r"(?:</(?:｜DSML｜|atem:)?parameter>\s*(?=<(?:｜DSML｜|atem:)?parameter[=\s]|</(?:｜DSML｜|atem:)?(?:function|invoke)>))",
+    r"<(?:\w{1,20}:|｜DSML｜)?parameter(?:=\s*([^<>]{1,200}?)|\s+name=[\"']([^\"'<>]{1,200})[\"'][^<>]{0,100})\s*>(.*?)"
+    r"(?:</(?:\w{1,20}:|｜DSML｜)?parameter>\s*(?=<(?:\w{1,20}:|｜DSML｜)?parameter[=\s]|</(?:\w{1,20}:|｜DSML｜)?(?:function|invoke)>))",
     re.DOTALL,
 )
-_ELEMENT_END = re.compile(r"\s*</(?:｜DSML｜|atem:)?(?:function|invoke)>")
+_ELEMENT_END = re.compile(r"\s*</(?:\w{1,20}:|｜DSML｜)?(?:function|invoke)>")
 _GEMMA = re.compile(r"call:([\w.\-/]{1,200})(?=\{)")
 _GEMMA_STRING_OR_KEY = re.compile(r'<\|"\|>(.*?)<\|"\|>|(?<=[{,])\s*([^\s"{}\[\],:<]{1,200})\s*(?=:)', re.DOTALL)
 _WRITTEN_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
@@ -82,7 +83,15 @@ _PYTHON_CALL = re.compile(r"[A-Za-z_][\w.]*\(")
 
 def is_mark(token: str) -> bool:
     """Return whether a special token is part of how a model family writes calls."""
-    if token in ("<|tool_call_argument_begin|>", "<｜tool▁sep｜>", "[ARGS]", "[CALL_ID]", '<|"|>'):
+    if token in (
+        "<|tool_call_argument_begin|>",
+        "<｜tool▁sep｜>",
+        "<｜tool_sep｜>",
+        "[ARGS]",
+        "[CALL_ID]",
+        '<|"|>',
+        "<escape>",
+    ):
         return True
     ends_turn = token in ("<|call|>", "<|eot_id|>", "<|eom_id|>")
     return not ends_turn and bool(_OPENING.fullmatch(token) or _CLOSING.fullmatch(token))
@@ -136,13 +145,12 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
     as calls.
     """
     start = _LEADING.match(text, mark.end()).end()  # type: ignore[union-attr]  # it matches nothing too
-    if mark[0].startswith(("<function=", "<invoke", "<｜DSML｜invoke", "<atem:invoke")):
+    if mark[0].endswith(("<function=", "name=")):
         start = mark.start()
     elif _OPENING.match(text, start):
         return [], start  # marks of a list around those of its calls
     closing = "</" + mark[0][1:] if mark[0].startswith("<") and "|" not in mark[0] else ""
-    if mark[0] == "<|tool_call>":
-        closing = "<tool_call|>"
+    closing = {"<|tool_call>": "<tool_call|>", "<start_function_call>": "<end_function_call>"}.get(mark[0], closing)
     try:
         if element := _ELEMENT.match(text, start):
             calls, end = _from_element(text, element, functions)
@@ -150,8 +158,8 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
             calls, end = _from_gem(text, start)
         elif closing == "</tool_call>" and (name := _GLM.match(text, start)):
             calls, end = _from_glm(text, name, functions)
-        elif mark[0] == "<|tool_call>" and (name := _GEMMA.match(text, start)):
-            calls, end = _from_gemma(text, name)
+        elif closing and (name := _GEMMA.match(text, start)):
+            calls, end = _from_gemma(text, name, closing)
         elif _PYTHON_LIST.match(text, start):
             calls, end = _from_python_list(text, start)
         elif mark[0] == "<function_calls>" and _PYTHON_CALL.match(text, start):  # OLMo 3: one in a line
@@ -161,6 +169,8 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
             data, end = _decode_json(text, name.end())
             own = _ID.search(name[0])
             calls = [replace(_call(name[1], data, end), id=own[0] if own else "")]
+        elif mark[0] == "<|tools_prefix|>":
+            calls, end = _from_apertus(text, start)
         else:
             calls, end = _from_json(text, start)
     except (ValueError, RecursionError) as error:
@@ -287,8 +297,7 @@ def _call(name: str, arguments: Any, end: int) -> ToolCall:
                 arguments = _JSON.decode(arguments) if arguments.strip() else {}
             except (ValueError, RecursionError) as error:
                 return ToolCall(name, {}, end, f"the arguments are not valid JSON: {str(error)[:200]}")
-    if arguments is None or arguments == []:
-        arguments = {}
+    arguments = {} if arguments in (None, []) else arguments
     if not isinstance(arguments, dict):
         return ToolCall(name, {}, end, f"the arguments are a JSON object, not {type(arguments).__name__}")
     return ToolCall(name, arguments, end)
@@ -322,8 +331,7 @@ def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[
             data, end = _decode_json(whole, 0)
             if end == len(whole) and _has_only_calls(data):
                 return _calls_in(data, len(text)), "", 0
-    calls, around, at, start = [], [], 0, len(text)
-    failed = 0
+    calls, around, at, start, failed = [], [], 0, len(text), 0
     for candidate in _CANDIDATE.finditer(text):
         if candidate.start() < at:
             continue
@@ -421,11 +429,19 @@ def _from_element(text: str, element: re.Match[str], functions: Functions) -> tu
     return [call], end.end()
 
 
-def _from_gemma(text: str, name: re.Match[str]) -> tuple[list[ToolCall], int]:
-    """Gemma 4: ``call:name{key:value}``, with strings between ``<|"|>`` and keys without quotation marks."""
-    closed = text.find("<tool_call|>", name.end())
+def _from_apertus(text: str, start: int) -> tuple[list[ToolCall], int]:
+    """Apertus: ``[{"name": {...arguments}}, ...]``."""
+    data, end = _decode_json(text, start)
+    if not isinstance(data, list) or not all(isinstance(each, dict) for each in data):
+        raise ValueError('the calls are not of the form [{"NAME": {...}}, ...]')
+    return [_call(name, given, end) for each in data for name, given in each.items()], end
+
+
+def _from_gemma(text: str, name: re.Match[str], closing: str) -> tuple[list[ToolCall], int]:
+    """Gemma: ``call:name{key:value}``, strings between ``<|"|>`` or ``<escape>``, keys without quotation marks."""
+    closed = text.find(closing, name.end())
     end = closed if closed >= 0 else len(text)
-    written = text[name.end() : end]
+    written = text[name.end() : end].replace("<escape>", '<|"|>')
     if '<|"|>' in written or '"' not in written:
         written = _GEMMA_STRING_OR_KEY.sub(lambda part: json.dumps(part[1] if part[2] is None else part[2]), written)
     data, behind = _decode_json(written, 0)

@@ -10,27 +10,12 @@ from typing import Any, Literal, get_args
 from rollenv.core.parsing import opening_thought
 from rollenv.core.tools.call_readers import (
     MOST_CALLS,
-    SOURCE,
     ToolCall,
     first_mark,
     json_calls,
     marked_calls,
     python_calls,
 )
-
-__all__ = [
-    "CALL_FORMS",
-    "MOST_CALLS",
-    "SOURCE",
-    "CallForm",
-    "ToolCall",
-    "as_element",
-    "call_instructions",
-    "find_calls",
-    "first_call",
-    "unknown_argument",
-    "write_calls",
-]
 
 #: Formats of calls: Hermes' elements, JSON alone, Python calls in brackets, or by the endpoint's own means.
 CallForm = Literal["hermes", "json", "python", "native"]
@@ -83,11 +68,6 @@ def unknown_argument(call: ToolCall, parameters: Mapping[str, Any]) -> str:
     if others:
         return f"{call.name} has no argument {others[0][:100]!r}; it has {', '.join(known) or 'none'}"
     return ""
-
-
-def first_call(action: str, schemas: Sequence[Mapping[str, Any]] = ()) -> ToolCall | None:
-    """Return the first call in an action, or None. A malformed call has a ``problem``."""
-    return next(iter(find_calls(action, schemas=schemas)[0]), None)
 
 
 def write_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], form: CallForm = "hermes") -> str:

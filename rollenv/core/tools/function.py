@@ -17,7 +17,8 @@ from rollenv.core.parsing import well_formed
 from rollenv.core.picture_forms import bound, is_picture, observed
 from rollenv.core.pictures import MARK, Picture, picture
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.core.tools.calls import ToolCall, find_calls
+from rollenv.core.tools.call_readers import ToolCall
+from rollenv.core.tools.calls import find_calls
 
 
 class CallResult(tuple[bool, str]):

@@ -15,7 +15,8 @@ from rollenv.core.errors import MissingExtra, RollenvError, UsageError
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture, picture
 from rollenv.core.proxies import without_proxy
-from rollenv.core.tools.calls import ToolCall, unknown_argument
+from rollenv.core.tools.call_readers import ToolCall
+from rollenv.core.tools.calls import unknown_argument
 from rollenv.core.tools.function import CallableTool, CallResult, shown_result, text_of
 
 #: Maximum seconds for the start of a server.

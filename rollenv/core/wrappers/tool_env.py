@@ -10,7 +10,8 @@ from rollenv.core.env import Env, ResetResult, StepResult, Wrapper
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.core.picture_forms import observed
 from rollenv.core.tools.base import BaseTool
-from rollenv.core.tools.calls import ToolCall, find_calls
+from rollenv.core.tools.call_readers import ToolCall
+from rollenv.core.tools.calls import find_calls
 from rollenv.core.tools.function import CallableTool, CallResult, together, unknown_tool
 
 #: Appended to the answer to the last allowed call.
