@@ -137,8 +137,7 @@ class Env(gymnasium.Env[str, str]):
             UsageError: with the file and line of the definition.
         """
         super().__init_subclass__(**given)
-        own = cls.__module__.startswith("rollenv.")
-        for name in () if own else vars(cls):
+        for name in () if cls.__module__.startswith("rollenv.") else vars(cls):
             data = name in _SETTINGS and inspect.isfunction(vars(cls)[name])
             if not (name.startswith("_rollenv_") or name in cls._rollenv_reserved or data):
                 continue
@@ -229,15 +228,17 @@ class Env(gymnasium.Env[str, str]):
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
         if not isinstance(action, str):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
-        result = self._step(action if self.players == 1 else action[: self.longest_move])
-        self._rollenv_shaped(result, "observation", "reward", "terminated", "truncated", "info")
-        self._rollenv_over = result[2] or result[3]
-        self._rollenv_listed = _listed(result[4])
-        if "images" in result[4]:
-            result = (*result[:4], {**result[4], "images": list(pictures(result[4]))})
-        if self.players > 1:
-            result = (*result[:4], {**result[4], "players": self.players})
-        return result
+        result = self._step(action[: self.longest_move] if (several := self.players > 1) else action)
+        if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # else spare the call
+            self._rollenv_shaped(result, "observation", "reward", "terminated", "truncated", "info")
+        observation, reward, terminated, truncated, info = result
+        self._rollenv_over = terminated or truncated
+        self._rollenv_listed = _listed(info) if "actions" in info else ()
+        if "images" in info:
+            info = {**info, "images": list(pictures(info))}
+        if several:
+            info = {**info, "players": self.players}
+        return observation, reward, terminated, truncated, info
 
     def render(self) -> str:
         """The current state as text, for people."""
@@ -393,8 +394,7 @@ class Env(gymnasium.Env[str, str]):
 
 
 def _listed(info: Any) -> Sequence[str]:
-    listed = info.get("actions") if isinstance(info, dict) else ()
-    return listed if isinstance(listed, list | tuple) else ()
+    return info["actions"] if isinstance(info.get("actions"), list | tuple) else ()
 
 
 def stage_of(env: Env) -> str:
