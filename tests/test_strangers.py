@@ -126,6 +126,7 @@ def test_a_reader_may_trust_a_stored_task(monkeypatch, episode, tmp_path):
         ("player", {"kind": "vllm", "url": "http://ADDRESS"}),
         ("player", {"kind": "vllm", "options": {"trust_remote_code": True}}),
         ("model", {"path": "somebody/model"}),
+        ("model", {"path": "/gone/model"}),
         ("harness", {"name": "pi"}),
         ("trackers", {"use": ["wandb"]}),
         ("trackers", {"alerts": "http://ADDRESS/hook"}),
@@ -141,6 +142,7 @@ def test_a_strangers_run_is_not_resumed_with_what_it_names(section, value, their
     done = CliRunner().invoke(app, ["train", "--resume", "run_dir=."])
     assert done.exit_code == 2
     assert "--trust" in done.output.replace("\n", " "), done.output
+    assert ("not there" in done.output.replace("\n", " ")) == ("/gone/" in str(value))
 
 
 def test_what_the_command_names_again_may_be_resumed(tmp_path):

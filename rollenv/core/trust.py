@@ -55,8 +55,10 @@ def named(data: Any, key: str = "") -> dict[str, Any]:
 
 
 def listed(found: Mapping[str, Any]) -> str:
-    """Return names with their keys on one line."""
-    return ", ".join(f"{key} {value!r:.100}" for key, value in [*found.items()][:8])
+    """Return names with their keys on one line; of folders and files that are gone it says so."""
+    paths = {key: Path(str(value)).expanduser() for key, value in found.items() if str(value).startswith(("/", "~"))}
+    gone = {key for key, path in paths.items() if not path.exists()}
+    return ", ".join(f"{key} {found[key]!r:.100}{' (not there)' * (key in gone)}" for key in [*found][:8])
 
 
 def named_by_task(task: Any) -> str:

@@ -284,9 +284,7 @@ def _calls_in(data: Any, end: int) -> list[ToolCall]:
 
 def _is_about(key: str, value: Any, has_arguments: bool) -> bool:
     """Return whether a key of a call is not an argument of it."""
-    if key == "type":
-        return value in _TYPES
-    return has_arguments and key in ("id", "index", "call_id", "tool_call_id")
+    return value in _TYPES if key == "type" else has_arguments and key in ("id", "index", "call_id", "tool_call_id")
 
 
 def _call(name: str, arguments: Any, end: int) -> ToolCall:
