@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -86,6 +87,8 @@ class BaseLauncher(Launcher):
     where: ClassVar[str] = ""
     #: The command that cancels a job; empty if it ends with this process.
     cancels: ClassVar[str] = ""
+    #: The program that only :meth:`wait` starts: without it nothing is begun.
+    program: ClassVar[str] = ""
     #: Whether the values of ``secrets`` are those of the environment here.
     secrets_from_here: ClassVar[bool] = True
 
@@ -173,6 +176,8 @@ class BaseLauncher(Launcher):
         for name in self.secrets if self.secrets_from_here and not dry_run else ():
             if name not in os.environ:
                 raise UsageError(f"launch.secrets: {name} is not set here; export it before the launch")
+        if self.program and not dry_run and not shutil.which(self.program):
+            raise LaunchFailed(f"cannot run {self.program}: install it, or launch from a machine that has it")
         job.make_folders()
         if dry_run:
             job.write()

@@ -21,6 +21,7 @@ class SkyPilotLauncher(BaseLauncher):
     }
     where: ClassVar[str] = 'RANK=$SKYPILOT_NODE_RANK HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     cancels: ClassVar[str] = "sky down {}"
+    program: ClassVar[str] = "sky"
     kind: Literal["skypilot"] = "skypilot"
     options: dict[str, Any] = Field(default_factory=dict)
     """Further keys of the task: ``resources``, ``setup``, ``workdir``, ``file_mounts``."""

@@ -36,6 +36,7 @@ class SshLauncher(BaseLauncher):
         "template": "the shells of the machines have the same script for all kinds",
         "follow": "what ssh started ends with this process",
     }
+    program: ClassVar[str] = "ssh"
     kind: Literal["ssh"] = "ssh"
     hosts: list[Annotated[str, Field(pattern=r"^[^-\s]\S*$")]] = Field(min_length=1)
     """The machines, as for ssh; ``nodes`` is their number."""
