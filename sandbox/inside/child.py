@@ -40,7 +40,7 @@ def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> No
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

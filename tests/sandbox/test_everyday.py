@@ -237,6 +237,19 @@ def _name(number: int) -> str:
     return {34: "SIGRTMIN", 64: "SIGRTMAX"}.get(number, f"signal {number}")
 
 
+def test_programs_ignore_no_signal_that_this_process_ignores():
+    """A shell starts what stands before ``&`` with SIGINT and SIGQUIT ignored, nohup with SIGHUP."""
+    code = """if True:
+        import signal, rollenv.sandbox
+        for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        with rollenv.sandbox.Sandbox.create() as box:
+            print(box.commands.run("grep SigIgn /proc/self/status").stdout)"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ignored = int(done.stdout.split()[1], 16)
+    assert [number for number in (1, 2, 3, 15) if ignored >> (number - 1) & 1] == []
+
+
 def test_one_command_may_end_another(box):
     handle = box.commands.start(["sleep", "60"])
     pids = (
