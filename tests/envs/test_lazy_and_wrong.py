@@ -1,4 +1,6 @@
-"""No game pays a lazy or wrong player as much as its expert."""
+"""No game of one player pays a lazy or wrong player as much as its expert."""
+
+import contextlib
 
 import available
 import pytest
@@ -26,6 +28,8 @@ def mean_reward(env_id: str, player: str, seeds: int) -> float:
     return total / seeds
 
 
+#: Ids whose tasks ask for no attempt.
+IDLE = ("tools:BFCL-v4-irrelevance",)
 IDS = [each for each in available.IDS if "oracle" in rollenv.spec(str(each.values[0])).abilities]
 
 
@@ -33,6 +37,11 @@ IDS = [each for each in available.IDS if "oracle" in rollenv.spec(str(each.value
 @pytest.mark.integration
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_expert_is_paid_most(env_id):
+    if env_id in IDLE:
+        pytest.skip("an answer without a call is right there")
+    with contextlib.closing(rollenv.make(env_id)) as env:
+        if env.players > 1:
+            pytest.skip("one player would have all seats")
     for seeds in (4, 24):  # where there are few answers, a wrong one is often right by chance
         right, wrong, lazy = (mean_reward(env_id, player, seeds) for player in ("expert", "wrong", "lazy"))
         if right > max(wrong, lazy):
