@@ -16,7 +16,7 @@ from rollenv.cli.playing import EvalFolder
 from rollenv.core.folder_lock import lock_folder
 from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint, row_fingerprints
 from rollenv.trainers.config import load_config
-from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.run_dir import RunDir, RunDirError
 
 SETTINGS = {"env": "math:GSM8K", "n": 2, "k": 1}
 
@@ -109,6 +109,9 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
     with pytest.raises(UsageError, match="GGUF"):
         RunDir.create(config, "sokoban")
     assert not (tmp_path / "run").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirError, match="file/run: File exists"):
+        RunDir.create(load_config("sokoban", [f"run_dir={tmp_path / 'file/run'}"]), "sokoban")
 
 
 def test_a_training_run_goes_on_with_the_data_and_the_model_it_began_with(tmp_path):

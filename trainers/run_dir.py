@@ -84,11 +84,10 @@ class RunDir:
             lock_folder(path, run)
             run._write_config(config)
             run.about_file.write_text(about + "\n")
-        except FileExistsError as error:
-            raise UsageError(
-                f"the run directory {path} exists; continue it with --resume, or choose another with run_dir=PATH"
-            ) from error
         except OSError as error:
+            if isinstance(error, FileExistsError) and path.exists():
+                how = "continue it with --resume, or choose another with run_dir=PATH"
+                raise UsageError(f"the run directory {path} exists; {how}") from error
             raise RunDirError(f"cannot write the run directory {path}: {error.strerror or error}") from error
         return run
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 #: Columns of pipes and files, which have no width: tables should not be squeezed into 80 columns.
 _WIDE = 180
 
-
 #: Daemons may start without standard streams.
 for _name, _mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
     if getattr(sys, _name) is None:
@@ -52,6 +51,9 @@ console = _console(sys.stdout)
 error_console = _console(sys.stderr, stderr=True)
 #: For progress and remarks, which -q silences.
 progress_console = _console(sys.stderr, stderr=True)
+
+#: Standard output, while --json keeps it for the result: what an environment prints goes to standard error.
+_kept: list[TextIO] = []
 
 #: Episodes played at the same time.
 CONCURRENT = 256
@@ -117,6 +119,11 @@ def set_output(verbose: int, quiet: bool, json: bool = False) -> None:
     """Apply -v, -q and --json: log messages on standard error, no progress, only the result on standard output."""
     progress_console.quiet = quiet
     console.stderr, console.quiet = json, json and quiet
+    if json:
+        _kept.append(sys.stdout)
+        sys.stdout = sys.stderr
+    elif _kept:
+        sys.stdout = _kept.pop()
     if verbose:
         level = logging.INFO if verbose == 1 else logging.DEBUG
         logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S")
@@ -214,8 +221,8 @@ def print_result(result: Any, indent: int | None = 2) -> bool:
         return False
     text = json.dumps(result, default=_plain)
     plain = json.loads(text, parse_constant=lambda _: None)  # JSON has no NaN
-    sys.stdout.write(json.dumps(plain, indent=indent) + "\n")
-    sys.stdout.flush()
+    _kept[-1].write(json.dumps(plain, indent=indent) + "\n")
+    _kept[-1].flush()
     return True
 
 
@@ -252,15 +259,10 @@ class AgentOptions:
         """Return the options that an agent takes."""
         drawing, everything = {"temperature", "max_tokens"}, {each.name for each in dataclasses.fields(AgentOptions)}
         local = drawing | {"threads", "precision"}
-        takes = {
-            "chat": everything - {"model", "threads", "precision"},
-            "harness": everything,
-            "local": local,
-            "vllm": drawing,
-        }
-        return takes.get(name.partition(":")[0], drawing | {"base_url"}) | {
-            "concurrency"
-        }  # at least what a panel fixes
+        takes = {"chat": everything - {"model", "threads", "precision"}, "harness": everything}
+        takes |= {"local": local, "vllm": drawing}
+        at_least = {"concurrency"}  # what a panel fixes
+        return takes.get(name.partition(":")[0], drawing | {"base_url"}) | at_least
 
     def only(self, name: str) -> AgentOptions:
         """Return those of the options that an agent takes."""

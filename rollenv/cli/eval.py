@@ -108,13 +108,8 @@ def command(
         from rollenv.trainers.config import load_prompt
 
         form = load_prompt(prompt)
-    optional = {
-        "policy": options.model,
-        "wrappers": around,
-        "max_tokens": options.max_tokens,
-        "system": options.system,
-        "prompt": prompt,
-    }
+    optional: dict[str, Any] = {"policy": options.model, "wrappers": around, "max_tokens": options.max_tokens}
+    optional |= {"system": options.system, "prompt": prompt}
     common = {"agent": agent, "k": k, "seed": seed, "temperature": options.temperature}
     common |= {name: value for name, value in optional.items() if value}
     results, every = zip(*_played(plans, common, options, form, around), strict=True)
@@ -310,12 +305,9 @@ def _print(result: Evaluation, agent: str) -> None:
         over = percent(result.success, result.tasks_low, result.tasks_high)
         console.print(f"{result.distinct} different tasks among {result.n}; over tasks {over}")
     if any(t.record.get("seats") for t in result.trajectories):
-        console.print(
-            f"{agent} takes all seats: success is how often one of them, in turn another, wins against the others; "
-            "`rollenv arena` compares agents",
-            markup=False,
-            soft_wrap=True,
-        )
+        success = "success is how often one of them, in turn another, wins against the others"
+        told = f"{agent} takes all seats: {success}; `rollenv arena` compares agents"
+        console.print(told, markup=False, soft_wrap=True)
     print_answers(result.trajectories, agent)
     if result.failed:
         print_failures(result.trajectories, result.failures)
@@ -323,7 +315,9 @@ def _print(result: Evaluation, agent: str) -> None:
 
 def print_answers(trajectories: Sequence[Trajectory], agent: str) -> None:
     """Print how many answers were empty, and how many were cut."""
-    turns = [turn for t in trajectories for turn in t.turns]
+    turns = [turn for t in trajectories for turn in t.turns if turn.finish != "forfeit"]
+    if lost := [t.error for t in trajectories if t.complete and t.error]:
+        console.print(f"{len(lost)} games ended by a failure; the first: {lost[0]}", markup=False, soft_wrap=True)
     if full := sum(t.status == "truncated" and not t.turns for t in trajectories):
         console.print(f"{full} episodes had no turn: their first prompt leaves no room for an answer in the context")
     if empty := sum(not turn.text.strip() for turn in turns):

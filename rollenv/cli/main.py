@@ -144,27 +144,11 @@ def _print_error(text: str) -> None:
 
 
 _COMMANDS = {
-    "train": train,
-    "sft": sft,
-    "reward-model": reward_model,
-    "eval": eval,
-    "probe": probe,
-    "episode": episode,
-    "bench": bench,
-    "health": health,
-    "play": play,
-    "serve": serve,
-    "gateway": gateway,
-    "list": list,
-    "info": info,
-    "check": check,
-    "view": view,
-    "explain": explain,
-    "regrade": regrade,
-    "export": export,
-    "new": new,
+    "train": train, "sft": sft, "reward-model": reward_model, "eval": eval, "probe": probe, "episode": episode,
+    "bench": bench, "health": health, "play": play, "serve": serve, "gateway": gateway, "list": list, "info": info,
+    "check": check, "view": view, "explain": explain, "regrade": regrade, "export": export, "new": new,
     "skills": skills,
-}
+}  # fmt: skip
 for _name, _module in _COMMANDS.items():
     app.command(_name)(_prepared(_module.command, OutputOptions if _name in _ENDLESS else ResultOptions))
 for _name, _function in panel.commands().items():

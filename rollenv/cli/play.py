@@ -251,8 +251,8 @@ class TerminalPlayer:
         self.over = terminated or truncated
         self._note(observation, info, self.past[-1].total + reward)
         self.show()
-        won = info.get("success")
-        if self.over and isinstance(won, list):  # several players, all of which are played here
+        won: Any = info.get("success")
+        if self.over and hasattr(won, "__len__"):  # several players, all of which are played here
             names = " and ".join(f"player {seat}" for seat, wins in enumerate(won) if wins) or "nobody"
             console.print(f"[bold]The game is over[/], won by {names}.")
         elif self.over:

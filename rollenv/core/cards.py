@@ -148,7 +148,7 @@ def _play_in(env: Env, found: Card) -> None:
                 break
             found.action = found.action or action
             _, reward, terminated, truncated, info = env.step(action)
-            found.rewards.append(reward)
+            found.rewards.append(float(reward))
             if terminated or truncated:
                 break
     found.reader = replace(found.reader, few=tuple(offered)[:_SHOWN])

@@ -195,7 +195,7 @@ class Env(gymnasium.Env[str, str]):
         self._rollenv_over = True
         observation, info = self._rollenv_shaped(self._reset(given), "observation", "info")
         if "images" in info:
-            info = {**info, "images": list(pictures(info))}
+            info = _with_pictures(info)
         if self.players > 1:
             info = {**info, "players": self.players, "forfeit": list(self.forfeit_returns)}
         self._rollenv_over, self._rollenv_begun = False, True
@@ -235,7 +235,7 @@ class Env(gymnasium.Env[str, str]):
         self._rollenv_over = terminated or truncated
         self._rollenv_listed = _listed(info) if "actions" in info else ()
         if "images" in info:
-            info = {**info, "images": list(pictures(info))}
+            info = _with_pictures(info)
         if several:
             info = {**info, "players": self.players}
         return observation, reward, terminated, truncated, info
@@ -391,6 +391,13 @@ class Env(gymnasium.Env[str, str]):
 
     def __repr__(self) -> str:
         return f"<{': '.join(filter(None, [str(self), stage_of(self)]))}>"
+
+
+def _with_pictures(info: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {**info, "images": list(pictures(info))}
+    except UsageError as error:
+        raise WrongResult(f"info['images']: {error}") from error
 
 
 def _listed(info: Any) -> Sequence[str]:

@@ -112,7 +112,7 @@ def function_at(name: str, what: str, *folders: str | Path) -> Callable[..., Any
         function = functools.reduce(getattr, attribute.split("."), imported)
     except MissingExtra:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         hint = ""
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
             hint = f"; looked into installed packages and {', '.join(looked)}: add another folder by PYTHONPATH=FOLDER"

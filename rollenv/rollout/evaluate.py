@@ -13,7 +13,7 @@ from typing import Any
 
 from rollenv.agents.base import Agent
 from rollenv.core.arguments import checked_arguments
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
 from rollenv.rollout.loops import refuse_running_loop
 from rollenv.rollout.manager import RolloutManager
@@ -187,7 +187,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
     by_task = _graded(trajectories, k)
     graded = [t for each in by_task for t in each]
     shown = [[(turn.observation, *turn.images) for turn in each[0].turns] for each in by_task if each]
-    one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
+    one_turn = {len(turns) for turns in shown} == {1} and _has_one_turn(trajectories[0].task)
     times = Counter(turns[0] if one_turn else i for i, turns in enumerate(shown))
     tosses = len(shown) ** 2 / max(1, sum(c * c for c in times.values()))  # Kish's effective sample size
     tasks_low, tasks_high = wilson_interval(success * tosses, tosses) if tosses else (0.0, 1.0)
@@ -242,7 +242,7 @@ def _has_one_turn(task: Task) -> bool:
     try:
         with contextlib.closing(spec(task.env_id).make(**task.kwargs)) as env:
             return getattr(env, "max_turns", None) == 1
-    except RollenvError:
+    except Exception:
         return False
 
 

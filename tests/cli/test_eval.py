@@ -297,3 +297,68 @@ def test_a_slow_endpoint_gets_the_seconds_that_were_asked_for():
     assert slow.endpoint.patience.timeout == 900.0
     with pytest.raises(UsageError, match="--timeout"):
         make_agent("random", AgentOptions(timeout=900.0))
+
+
+OWN = """
+import rollenv
+class Prints(rollenv.Env):
+    def _reset(self, options):
+        print("begun")
+        return "start", {}
+    def _step(self, action):
+        return "over", 1.0, True, False, {"success": True}
+    def sample_random_action(self):
+        return "go"
+class NoFile(Prints):
+    def __init__(self):
+        raise OSError("no file")
+class NoPicture(Prints):
+    def _reset(self, options):
+        return "<image>", {"images": ["none"]}
+class Game(Prints):
+    players = 2
+    def _reset(self, options):
+        return "start", {"player": 0}
+    def _step(self, action):
+        return "over", 0.0, False, False, {"player": 1, "rewards": [1.0]}
+class Lost(Game):
+    def _step(self, action):
+        return "over", 0.0, True, False, {"success": (False, False)}
+class NoReward(Prints):
+    def _step(self, action):
+        return "over", None, True, False, {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("Prints", 0, "begun"),
+        ("NoFile", 1, "the constructor raised OSError: no file"),
+        ("NoPicture", 1, "what reset returned is wrong: info['images']: "),
+        ("Game", 0, "2 games ended by a failure; the first: forfeited: seat "),
+    ],
+)
+def test_what_an_environment_gets_wrong_is_said_beside_the_result(name, code, says, rollenv_command, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    done = rollenv_command("eval", f"own.py:{name}", "-a", "random", "-n", "2", "--json")
+    assert (done.returncode, json.loads(done.stdout)["n"]) == (code, 2), done.stderr
+    assert says in done.stderr
+    assert "answers were empty" not in done.stderr
+
+
+def test_info_is_of_what_can_be_shown(rollenv_command, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    done = json.loads(rollenv_command("info", "own.py:NoReward", "--json").stdout)
+    assert (done["rewards_seen"], "it fails with TypeError" in done["problem"]) == (None, True)
+
+
+def test_who_won_a_game_may_be_any_list(rollenv_command, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    assert "won by nobody" in rollenv_command("play", "own.py:Lost", input="go\n:quit\n").stdout
+
+
+def test_a_file_that_exits_is_an_error(rollenv_command, tmp_path):
+    (tmp_path / "exits.py").write_text("import sys; sys.exit(0)")
+    done = rollenv_command("eval", "exits.py:Own")
+    assert (done.returncode, "cannot be loaded: SystemExit: 0 (exits.py, line 1)" in done.stderr) == (2, True)

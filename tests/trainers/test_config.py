@@ -48,6 +48,9 @@ def test_overrides_reach_every_depth():
         ("seed", "key=value"),
         ("seed.deep=1", "seed"),
         ("iterations.x=1", "iterations"),
+        ("report.tokens=true", "tokens takes a number, not true"),
+        ("rewards.at_limit=false", "at_limit takes a number, not false"),
+        ("rollout.top_k=9223372036854775808", "top_k takes a number of 64 bits"),
     ],
 )
 def test_a_wrong_override_names_key_and_remedy(override, says):

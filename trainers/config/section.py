@@ -17,8 +17,10 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     WrapValidator,
+    model_validator,
 )
 
+from rollenv.core.arguments import toml_value
 from rollenv.core.errors import RollenvError, did_you_mean
 from rollenv.core.plugins import entry_points, function_at, load
 
@@ -56,6 +58,17 @@ class Section(BaseModel):
     """Base of all sections: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, data: Any) -> Any:
+        """Refuse true and false for a number, which would be 1 and 0, and more than the 64 bits that TOML has."""
+        for key, value in data.items() if isinstance(data, dict) else ():
+            wanted = cls.model_fields[key].annotation if key in cls.model_fields else None
+            wrong = isinstance(value, bool) or (isinstance(value, int) and not -(2**63) <= value < 2**63)
+            if wrong and {int, float} & {wanted, *get_args(wanted)}:
+                raise ValueError(f"{key} takes a number{' of 64 bits' * (abs(value) > 1)}, not {toml_value(value)}")
+        return data
 
     def problems(self, run: Any) -> Iterator[str]:
         """Yield texts about settings that exclude others of the run, with the key to change and the reason.
