@@ -380,8 +380,10 @@ def test_an_exception_in_the_environment_is_a_finding_not_a_crash():
             raise ValueError("no such level")
 
     findings = run_checks(Explodes)
-    assert all(f.ok is False for f in findings if f.name in ("types", "seeds", "hostile"))
-    assert any("no such level" in f.detail for f in findings)
+    assert {f.name: f.ok for f in findings} == {**dict.fromkeys(CHECKS), "types": False}, (
+        "one fault, not one for each check"
+    )
+    assert all("no such level" in f.detail for f in findings)
 
 
 class TypesWrong(rollenv.Wrapper):

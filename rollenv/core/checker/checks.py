@@ -132,9 +132,10 @@ def run_checks(
             return run_checks(env, abilities, episodes, twin_process, watch)
     subject = Subject(make, env_spec, declared, episodes, twin_process)
     try:
-        subject.make().close()
+        with contextlib.closing(subject.make()) as env_made:
+            env_made.reset(0)
     except (Exception, SystemExit) as error:
-        return cannot(f"it cannot be made: {describe(error)}")
+        return cannot(f"it cannot be made and reset: {describe(error)}")
     return [_run(name, check, subject, watch) for name, check in CHECKS.items()]
 
 

@@ -17,11 +17,9 @@ HOSTILE_ACTIONS = (
     "\\boxed{\\boxed{\\boxed{}}}",
     "<answer>" * 2000,
     "%s%n{0}{__class__}${jndi:x}",
-    "</answer>" * 50_000,
     "```python\n" + "x" * 300_000,
     "```" * 100_000,
     "``` x " * 50_000 + "\n",
-    "<python>" * 40_000,
-    "<search>" * 40_000,
+    *(mark * 50_000 for mark in ("</answer>", "<python>", "<search>")),
     "<tool_call>" + "<tool_name></tool_name>  " * 20_000,
 )
