@@ -1,5 +1,7 @@
 """For each property there is an environment that breaks just that one, and the checker names it."""
 
+import contextlib
+import json
 import os
 import random
 import sys
@@ -147,6 +149,31 @@ class Fragile(Guess):
         return super()._step(action)
 
 
+class TakesDigits(Guess):
+    def _step(self, action):
+        if action.isdigit():
+            int(action)
+        return super()._step(action)
+
+
+class TakesJson(Guess):
+    def _step(self, action):
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(action).get("tool")
+        return super()._step(action)
+
+
+class PaysInARow(Guess):
+    """What an episode pays depends on whether the last one was won."""
+
+    won = 0.0
+
+    def _step(self, action):
+        observation, reward, *rest = super()._step(action)
+        reward, self.won = reward + reward * self.won, float(reward)
+        return observation, reward, *rest
+
+
 class Echoes(Guess):
     def _step(self, action):
         _, *rest = super()._step(action)
@@ -222,6 +249,7 @@ BROKEN = [
     (BothFlags, "types"),
     (Unseeded, "seeds"),
     (Remembers, "replay"),
+    (PaysInARow, "replay"),
     (Salted, "processes"),
     (DrawsGlobally, "global rng"),
     (SeedsTorch, "global rng"),
@@ -236,6 +264,8 @@ BROKEN = [
     (OneKey, "state key"),
     (TooManyKeys, "state key"),
     (Fragile, "hostile"),
+    (TakesDigits, "hostile"),
+    (TakesJson, "hostile"),
     (Echoes, "hostile"),
     (LeavesThread, "leaks"),
     (LeavesFile, "leaks"),
@@ -350,8 +380,10 @@ def test_an_exception_in_the_environment_is_a_finding_not_a_crash():
             raise ValueError("no such level")
 
     findings = run_checks(Explodes)
-    assert all(f.ok is False for f in findings if f.name in ("types", "seeds", "hostile"))
-    assert any("no such level" in f.detail for f in findings)
+    assert {f.name: f.ok for f in findings} == {**dict.fromkeys(CHECKS), "types": False}, (
+        "one fault, not one for each check"
+    )
+    assert all("no such level" in f.detail for f in findings)
 
 
 class TypesWrong(rollenv.Wrapper):

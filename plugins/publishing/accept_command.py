@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -83,9 +84,12 @@ def _show(package: str, found: Sequence[Judged], refusals: Sequence[Refusal], si
 
 
 def from_anywhere(env_id: str) -> str:
-    """Return an id that means the same in another working folder: a class by its file gets the whole path."""
+    """Return an id that means the same in another working folder: files and folders get their whole path."""
     module, _, name = env_id.rpartition(":")
-    return f"{Path(module).expanduser().resolve()}:{name}" if module.endswith(".py") else env_id
+    if module.endswith(".py"):
+        return f"{Path(module).expanduser().resolve()}:{name}"
+    bridge, _, path = env_id.partition(":")
+    return f"{bridge}:{os.path.realpath(path)}" if os.path.exists(path := os.path.expanduser(path)) else env_id
 
 
 @contextlib.contextmanager

@@ -60,8 +60,9 @@ def fingerprint(env_spec: EnvSpec) -> str:
     spec_of = [env_spec.id, point, env_spec.kwargs, env_spec.levels, env_spec.options, sorted(env_spec.abilities)]
     found = hashlib.sha256(json.dumps(spec_of, default=str, sort_keys=True).encode())
     with contextlib.suppress(ImportError, ValueError, OSError):
-        module = importlib.util.find_spec(point.partition(":")[0])
-        found.update(Path(str(module and module.origin)).read_bytes())
+        name = point.rpartition(":")[0]
+        module = None if name.endswith(".py") else importlib.util.find_spec(name)
+        found.update(Path(str(module.origin) if module else name).read_bytes())
     return found.hexdigest()[:16]
 
 

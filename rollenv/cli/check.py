@@ -83,4 +83,4 @@ def _findings(process: HelperProcess, env_spec: EnvSpec, episodes: int) -> list[
         found: list[Finding] = process.call("rollenv.core.checker.checks:checks_in_helper", env_spec, episodes)
         return found
     except Broken as error:
-        return cannot(str(error))
+        return cannot(f"{error}{'; --timeout gives it more' * ('did not answer' in str(error))}")

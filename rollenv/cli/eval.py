@@ -287,15 +287,9 @@ def model_of(agent: str) -> str:
 
 def _print(result: Evaluation, agent: str) -> None:
     console.print(f"{result.env_id} played by {agent}", markup=False, style="bold")
-    numbers = [
-        str(result.n) if result.k == 1 else f"{result.n} × {result.k}",
-        percent(result.success, result.low, result.high),
-        str(result.wrong),
-        str(result.failed),
-        f"{result.reward:.3f}",
-        f"{result.turns:.1f}",
-        f"{result.seconds:.1f}",
-    ]
+    tasks = str(result.n) if result.k == 1 else f"{result.n} × {result.k}"
+    numbers = [tasks, percent(result.success, result.low, result.high), str(result.wrong), str(result.failed)]
+    numbers += [f"{result.reward:.3f}", f"{result.turns:.1f}", f"{result.seconds:.1f}"]
     of = "episodes " if result.k > 1 else ""
     print_table(["tasks", "success (95 %)", f"{of}wrong", f"{of}failed", "reward", "turns", "seconds"], [numbers])
     if result.k > 1:
@@ -304,6 +298,8 @@ def _print(result: Evaluation, agent: str) -> None:
     if result.repeats:
         over = percent(result.success, result.tasks_low, result.tasks_high)
         console.print(f"{result.distinct} different tasks among {result.n}; over tasks {over}")
+    if not result.success and any(t.reward > 0 for t in result.trajectories):
+        console.print("rewards, but no success: an environment may never say `success` in its info", soft_wrap=True)
     if any(t.record.get("seats") for t in result.trajectories):
         success = "success is how often one of them, in turn another, wins against the others"
         told = f"{agent} takes all seats: {success}; `rollenv arena` compares agents"

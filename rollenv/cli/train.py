@@ -127,7 +127,7 @@ def start(
     """
     started = time.perf_counter()
     need_packages()
-    from rollenv.trainers.config import is_env_id, load_config, with_data
+    from rollenv.trainers.config import differences, is_env_id, load_config, with_data
     from rollenv.trainers.run_check import check_run
     from rollenv.trainers.run_dir import RunDir
 
@@ -136,6 +136,8 @@ def start(
         raise UsageError(
             "name a recipe, a TOML file or an environment; a run to continue (--resume run_dir=PATH); or --from URL"
         )
+    if write_recipe and write_recipe.exists():  # before settings are chosen, which plays episodes
+        raise UsageError(f"cannot write {write_recipe}: File exists; remove it, or name another file")
     if several:
         if dry_run or write_recipe or options.launch:
             raise UsageError("--seeds and --vary start runs here: leave out --dry-run, --write-recipe and --launch")
@@ -162,7 +164,11 @@ def start(
     config = config or load_config(recipe, overrides)
     describe_data(config.env.id, config.env.kwargs)
     if write_recipe:
-        _write_recipe(config, write_recipe)
+        with writes(write_recipe, "remove it, or name another file"), write_recipe.open("x", encoding="utf-8") as out:
+            out.write("\n".join(differences(config)) + "\n")
+        console.print(
+            f"wrote {write_recipe}; train by it with: rollenv train {write_recipe}", soft_wrap=True, markup=False
+        )
         print_result({"recipe": str(write_recipe)})
         return None
     if dry_run:
@@ -180,14 +186,6 @@ def start(
     files = {"run": str(run.path), "model": str(trained.checkpoint), "metrics": str(run.metrics_file)}
     print_result({**files, "before": trained.before, "after": trained.after, "seconds": trained.seconds})
     return run.path
-
-
-def _write_recipe(config: TrainConfig, file: Path) -> None:
-    from rollenv.trainers.config import differences
-
-    with writes(file, "remove it, or name another file"), file.open("x", encoding="utf-8") as out:
-        out.write("\n".join(differences(config)) + "\n")
-    console.print(f"wrote {file}; train by it with: rollenv train {file}", soft_wrap=True, markup=False)
 
 
 def _resume(

@@ -296,8 +296,10 @@ class Env(gymnasium.Env[str, str]):
     else:
         get_state = OptionalAbility("does not save its state", part="_get_state", whole="_rollenv_whole_state")
         set_state = OptionalAbility("does not restore its state", part="_set_state", whole="_rollenv_restore")
-        sample_random_action = OptionalAbility("has no random actions")
-        oracle_action = OptionalAbility("has no oracle")
+        sample_random_action = OptionalAbility(
+            "has no random actions: play another agent or define sample_random_action"
+        )
+        oracle_action = OptionalAbility("has no oracle: play another agent or define oracle_action")
         state_key = OptionalAbility("has no state key")
         num_tasks = OptionalAbility("has no numbered tasks")
 

@@ -40,7 +40,7 @@ class ActionReader:
     @property
     def words(self) -> dict[str, str]:
         """The known actions of one line by their bare words."""
-        known = [*self.moves.values(), *self.few]
+        known = self.few or self.moves.values()
         return {self._bare(action): action for action in known if "\n" not in action}
 
     def now(self, env: Env, info: Mapping[str, Any]) -> ActionReader:

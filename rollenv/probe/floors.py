@@ -153,10 +153,10 @@ _USUAL = ("suffix", "prefix", "submit", "player", "tool_use_counter", "valid", "
 #: Most values of ``info`` that are given back, and the longest list in it that is looked into.
 _VALUES, _LOOKED_INTO = 16, 8
 
-#: What is said before an answer that should not be shown.
-_SHOWN = re.compile(
-    r"\b(?:(?:answer|solution|secret|target|expected|label|correct|gold)\w*\W{1,3})+(?:(?:is|was)\W+)?([^\s,;]+)", re.I
-)
+#: What is said before an answer that should not be shown, and before one that surely is none of the prompt's words.
+_SAID = r"\b(?:answer|solution|secret|hidden|target|expected|label|correct|gold|(?:ground.)?truth)\w*"
+_SHOWN = re.compile(rf"(?:{_SAID}\W{{1,3}})+(?:(?:is|was)\W+)?([^\s,;]+)", re.I)
+_SURELY = re.compile(rf"{_SAID}(?:\W{{0,3}}[:=][\s\"'*`]*|\W+(?:is|was)\W+)([^\s,;]+)", re.I)
 
 
 def _unearned(looks: Sequence[str], info: dict[str, Any]) -> list[Floor]:
@@ -177,11 +177,12 @@ def _unearned(looks: Sequence[str], info: dict[str, Any]) -> list[Floor]:
         answers = {how: (lambda o, i, turn, form=form: form(shown(o, i))) for how, form in forms.items()}
         return [Floor(f"gives back {name}{how}", "reader", AnswerAgent(answer)) for how, answer in answers.items()]
 
-    if any(map(_SHOWN.search, looks)):
-        found += reader(
-            "what the observation calls the answer",
-            lambda o, i: (_SHOWN.findall(_copied(o, i)) or [""])[-1].rstrip("."),
-        )
+    def called(text: str) -> list[str]:
+        return _SURELY.findall(text) or _SHOWN.findall(text) or [""]
+
+    for at, which in ((-1, ""), (0, "first ")) if any(map(_SHOWN.search, looks)) else ():
+        name = f"what the observation {which}calls the answer"
+        found += reader(name, lambda o, i, at=at: called(_copied(o, i))[at].rstrip(".*`'\""))  # type: ignore[misc]
     values = _values({key: value for key, value in info.items() if key not in _USUAL})
     for name, _ in itertools.islice(values, _VALUES):
         found += reader(f"info{name}", lambda o, i, name=name: str(dict(_values(i)).get(name, ""))[:10_000])  # type: ignore[misc]

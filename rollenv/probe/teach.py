@@ -59,10 +59,11 @@ class Taught:
     success: Interval
     reward: Interval
     failures: dict[str, int]
-    """Failed episodes by kind."""
+    """Failed episodes by kind; ``error`` is that of the first."""
     distinct: int
     cut: int
     """Episodes of tasks that are left out, because there was no time."""
+    error: str = ""
 
     def count(self, verdict: Verdict) -> int:
         """Return the number of tasks with a verdict."""
@@ -96,7 +97,8 @@ def taught(env_id: str, episodes: Sequence[Trajectory], k: int, cut: int = 0) ->
     half = 1.96 * statistics.stdev(rewards) / math.sqrt(len(rewards)) if len(rewards) > 1 else 0.0
     whole = summarise(env_id, episodes, k, 0.0)
     success = mean_interval(rates) if rates else (0.0, 0.0, 1.0)
-    return Taught(tasks, success, (mean, mean - half, mean + half), whole.failures, whole.distinct, cut)
+    error = next((str(t.error) for t in episodes if t.status == "failed"), "")
+    return Taught(tasks, success, (mean, mean - half, mean + half), whole.failures, whole.distinct, cut, error)
 
 
 def place(trajectory: Trajectory) -> str:

@@ -139,7 +139,7 @@ def _of_reliability(env_spec: EnvSpec, told: Taught, again: Repeated) -> Iterato
     failed, episodes = sum(told.failures.values()), sum(len(t.rewards) + t.failed for t in told.tasks)
     if failed:
         kinds = ", ".join(f"{number} {kind}" for kind, number in told.failures.items())
-        text = f"{failed} of {episodes} episodes failed ({kinds}): they are no reward 0, and are in no rate."
+        text = f"{failed} of {episodes} episodes failed ({kinds}), and are in no rate; the first: {told.error}"
         yield Remark("red" if failed > episodes / 10 else "amber", text)
 
 

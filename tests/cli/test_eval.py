@@ -287,6 +287,13 @@ def test_an_agent_that_takes_all_seats_of_a_game_is_said_to(capsys):
     assert json.loads(capsys.readouterr().out)["players"].startswith('2; info["player"]')
 
 
+def test_rewards_without_a_success_are_said_to(capsys):
+    app(["eval", "gymnasium:CartPole-v1", "-a", "random", "-n", "2"], standalone_mode=False)
+    assert "may never say `success`" in capsys.readouterr().out
+    app(["eval", "gymnasium:CartPole-v1", "-a", "oracle", "-n", "1"], standalone_mode=False)
+    assert "has no oracle: play another agent" in capsys.readouterr().err
+
+
 def test_an_endpoint_has_few_episodes_for_each_request():
     agent = ChatAgent("model", base_url="http://127.0.0.1:1/v1", concurrency=4)
     assert 4 <= concurrent_episodes(agent) <= 8 < concurrent_episodes(RandomAgent())

@@ -91,6 +91,7 @@ def test_failures_are_no_reward_of_0():
     assert found.told.success[0] == 1.0
     assert found.told.count("too easy") == len(found.told.tasks) - failed
     assert "episodes failed" in texts(found, "red")
+    assert "in no rate; the first: planted" in texts(found, "red")
 
 
 @pytest.mark.integration

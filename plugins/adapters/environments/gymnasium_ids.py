@@ -294,6 +294,7 @@ class GymnasiumEnv(Env):
         self._inner: dict[str, Any] = {}
         self._seed_used, self._turn, self._observation = 0, 0, ""
         self._played: list[str] = []
+        self._mask: Any = None
 
     # -- the episode -------------------------------------------------------------------------------------------------
 
@@ -354,10 +355,12 @@ class GymnasiumEnv(Env):
         return *outcome, self._shown(observation, info)[1]
 
     def _shown(self, observation: Any, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        given = observation
         if self.images == "only" and not isinstance(observation, str):
             parts = observation if isinstance(observation, dict) else {}
             observation = {name: each for name, each in parts.items() if isinstance(each, str)} or ""
         try:
+            self._mask = _mask(given, info, self._space)
             text, shown_info = show(observation), plain(info)
             self._observation = f"{MARK}\n{text}".rstrip() if self.images else text
         except Exception as error:  # names and texts may be objects that raise
@@ -396,7 +399,8 @@ class GymnasiumEnv(Env):
     def sample_random_action(self) -> str:
         self._space.seed(self.action_rng.getrandbits(31))
         for _ in range(20):
-            reply = write(self._space.sample(), self._space, self.names)
+            drawn = self._space.sample() if self._mask is None else self._space.sample(self._mask)
+            reply = write(drawn, self._space, self.names)
             with contextlib.suppress(ValueError):
                 read(found(reply, self._space), self._space, self.names)
                 break
@@ -471,6 +475,13 @@ def _names(game: Any, space: Any) -> dict[int, str]:
     else:
         named = {}
     return {n: named[n] for n in numbers} if named and all(n in named for n in numbers) else {}
+
+
+def _mask(observation: Any, info: dict[str, Any], space: Any) -> Any:
+    """Return the discrete actions that the environment says are allowed next, as Taxi does; None if it does not."""
+    mask: Any = (observation if isinstance(observation, dict) else {}).get("action_mask", info.get("action_mask"))
+    said = isinstance(space, spaces.Discrete) and np.shape(mask) == (space.n,) and np.any(mask)
+    return np.asarray(mask, bool).astype(np.int8) if said else None
 
 
 def _about(game: Any) -> str:

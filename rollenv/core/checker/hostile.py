@@ -1,9 +1,11 @@
 """Actions of a hostile or broken agent."""
 
+#: Contents of answers: no number, more than one, of another type, or too large for int or float.
+_CONTENTS = ("", " ", "-1 -1", "1e308 nan inf", "9" * 5001, "\u00b2", "null", "[1]", "b" * 1_000_000)
+
 #: Texts that no agent should send but every environment must survive.
 HOSTILE_ACTIONS = (
-    "",
-    " ",
+    *(form % content for form in ("%s", "\\boxed{%s}", "<answer>%s</answer>") for content in _CONTENTS),
     "\n" * 1000,
     "\x00\x01\x02\x7f",
     "\udcff\ud800 lone surrogates",
@@ -13,19 +15,11 @@ HOSTILE_ACTIONS = (
     "\\boxed{" * 2000,
     "\\boxed{" + "{" * 5000 + "}" * 5000 + "}",
     "\\boxed{\\boxed{\\boxed{}}}",
-    "\\boxed{9" + "9" * 5000 + "}",
-    "\\boxed{-1 -1}",
-    "\\boxed{1e308 nan inf}",
-    "<answer></answer>",
     "<answer>" * 2000,
     "%s%n{0}{__class__}${jndi:x}",
-    "a" * 1_000_000,
-    "\\boxed{" + "b" * 1_000_000 + "}",
-    "</answer>" * 50_000,
     "```python\n" + "x" * 300_000,
     "```" * 100_000,
     "``` x " * 50_000 + "\n",
-    "<python>" * 40_000,
-    "<search>" * 40_000,
+    *(mark * 50_000 for mark in ("</answer>", "<python>", "<search>")),
     "<tool_call>" + "<tool_name></tool_name>  " * 20_000,
 )

@@ -483,6 +483,38 @@ def test_numbers_that_a_small_type_cannot_hold_pass_the_turn(space):
         assert env.step(reply)[-1] == {"valid": False}
 
 
+@pytest.mark.parametrize("place", ["observation", "info"])
+def test_random_actions_keep_to_a_mask(place):
+    class Masked(gymnasium.Env):
+        action_space = spaces.Discrete(5, start=1)
+        observation_space = spaces.Dict({"at": spaces.Discrete(5), "action_mask": spaces.MultiBinary(5)})
+        at = 0
+
+        def _seen(self):
+            mask = {"action_mask": np.arange(5) == self.at}
+            return ({"at": self.at, **mask}, {}) if place == "observation" else ({"at": self.at}, mask)
+
+        def reset(self, *, seed=None, options=None):
+            self.at = 3
+            return self._seen()
+
+        def step(self, action):
+            assert action == self.at + 1
+            self.at = (self.at + 2) % 5
+            observation, info = self._seen()
+            return observation, 0.0, False, False, info
+
+    gymnasium.register("Masked-v0", Masked)
+    try:
+        env = rollenv.make("gymnasium:Masked-v0")
+        env.reset(1)
+        assert [env.step(env.sample_random_action())[4]["valid"] for _ in range(10)] == [True] * 10
+        twin = env.spawn(same_state=True)
+        assert twin.sample_random_action() == env.sample_random_action() == "\\boxed{4}"
+    finally:
+        gymnasium.registry.pop("Masked-v0")
+
+
 def test_what_is_no_number_is_no_success():
     RETURNED["unknown"] = lambda: (0, 1.0, False, False, {"success": np.float64("nan")})
     env = rollenv.make(STRANGE, kind="unknown")

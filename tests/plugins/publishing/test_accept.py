@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from rollenv.plugins.publishing import accept
+from rollenv.plugins.publishing.accept_command import from_anywhere
 
 BAD = Path(__file__).with_name("bad_environments.py")
+CARELESS = Path(__file__).with_name("careless_environments.py")
+GOOD = Path(__file__).with_name("good_environments.py")
 
 #: Class, rule, and what the evidence names.
 REFUSED = {
@@ -78,6 +81,21 @@ REFUSED = {
     "CannotStart": ("starts", "a_package_that_nobody_has"),
 }
 
+#: The same of a file of whole environments.
+REFUSED_AS_CARELESS = {
+    "MatchesInside": ("unearned", "copies the prompt"),
+    "PaysLikeness": ("unearned", "copies the prompt"),
+    "PaysForTurns": ("expert", "random actions"),
+    "EvaluatesAnything": ("one answer", "commonest right answer"),
+    "TheFirstIsRight": ("one answer", "commonest right answer"),
+    "TakesAnyJson": ("hostile", "null"),
+    "AsksWhetherItIsADigit": ("hostile", "ValueError"),
+    "RemembersAStreak": ("replay", "a used and a fresh instance"),
+    "RunsItHere": ("returns", "the episodes of agents"),
+    "LeavesItsNote": ("shown", "calls the answer"),
+    "CountsSeconds": ("seeds", "the reward"),
+}
+
 
 #: Ours of different families, and those of other installed packages: reasoning-gym, TextArena, Gymnasium, OpenSpiel.
 ACCEPTED = [
@@ -105,6 +123,11 @@ ACCEPTED = [
     "gym:Taxi-v3",
     "ta2:TicTacToe-v0",
     "spiel:kuhn_poker",
+    *(
+        f"{GOOD}:{name}"
+        for name in ("Thermostat", "MayPass", "Prime", "House", "Capitals", "Bandit", "Constrained", "RaceTo21")
+    ),
+    *(f"{GOOD}:{name}" for name in ("Queries", "Recall", "LongWalk", "Desk")),
 ]
 
 
@@ -114,10 +137,10 @@ def judged(env_id, episodes=12, timeout=60.0):
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", [*REFUSED, *REFUSED_AS_CARELESS])
 def test_a_bad_environment_is_refused_with_its_reason(name):
-    rule, evidence = REFUSED[name]
-    found = judged(f"{BAD}:{name}", timeout=15.0 if "Hangs" in name else 60.0)
+    rule, evidence = (REFUSED | REFUSED_AS_CARELESS)[name]
+    found = judged(f"{BAD if name in REFUSED else CARELESS}:{name}", timeout=15.0 if "Hangs" in name else 60.0)
     reasons = [(refusal.rule, refusal.evidence) for refusal in found.refusals]
     assert any(reason == rule and evidence in shown for reason, shown in reasons), reasons
 
@@ -162,6 +185,15 @@ def test_what_it_prints_goes_nowhere_and_breaks_nothing(rollenv_command):
     done = rollenv_command("accept", f"{BAD}:Floods", "-n", "8", "--json")
     assert json.loads(done.stdout)["accepted"], done.stdout
     assert "flood" not in done.stdout + done.stderr
+
+
+def test_what_an_id_names_is_found_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks").mkdir()
+    assert from_anywhere("harbor:tasks") == f"harbor:{tmp_path / 'tasks'}"
+    assert from_anywhere("mine.py:Game") == f"{tmp_path / 'mine.py'}:Game"
+    for env_id in ("game:Wordle-v0", "openenv:http://localhost:8000", "gymnasium:CartPole-v1", "harbor:\0", "harbor:"):
+        assert from_anywhere(env_id) == env_id
 
 
 PACKAGE = """

@@ -70,6 +70,15 @@ def test_the_list_shows_scores(rollenv_command):
     assert rollenv_command("list", "no-such-id", "--scores").returncode == UsageError.exit_code
 
 
+def test_a_changed_file_changes_the_fingerprint(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("import rollenv\n\n\nclass Mine(rollenv.Env):\n    pass\n")
+    before = catalogue.fingerprint(spec(f"{file}:Mine"))
+    assert before == catalogue.fingerprint(spec(f"{file}:Mine"))
+    file.write_text(file.read_text() + "    players = 2\n")
+    assert before != catalogue.fingerprint(spec(f"{file}:Mine"))
+
+
 def test_a_changed_argument_changes_the_fingerprint():
     one = spec(ID)
     assert catalogue.fingerprint(one) == catalogue.fingerprint(spec(ID))
