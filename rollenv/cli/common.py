@@ -119,10 +119,10 @@ def set_output(verbose: int, quiet: bool, json: bool = False) -> None:
     """Apply -v, -q and --json: log messages on standard error, no progress, only the result on standard output."""
     progress_console.quiet = quiet
     console.stderr, console.quiet = json, json and quiet
-    if json:
+    if json and not _kept:  # a command may call another
         _kept.append(sys.stdout)
         sys.stdout = sys.stderr
-    elif _kept:
+    elif _kept and not json:
         sys.stdout = _kept.pop()
     if verbose:
         level = logging.INFO if verbose == 1 else logging.DEBUG
@@ -221,8 +221,8 @@ def print_result(result: Any, indent: int | None = 2) -> bool:
         return False
     text = json.dumps(result, default=_plain)
     plain = json.loads(text, parse_constant=lambda _: None)  # JSON has no NaN
-    _kept[-1].write(json.dumps(plain, indent=indent) + "\n")
-    _kept[-1].flush()
+    _kept[0].write(json.dumps(plain, indent=indent) + "\n")
+    _kept[0].flush()
     return True
 
 
