@@ -39,6 +39,8 @@ def test_the_seed_of_make_vec_decides_the_games(is_async):
     first = [make_vec(IDS, seed=s, async_mode=is_async).reset() for s in (5, 5, 6)]
     assert first[0] == first[1]
     assert first[0] != first[2]
+    one, other = make_vec([IDS[0]] * 2, seed=5, async_mode=is_async).reset()[1]
+    assert one["suffix"] != other["suffix"]
 
 
 def test_only_the_named_environments_are_stepped(is_async):
