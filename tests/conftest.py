@@ -12,15 +12,14 @@ import signal
 import ssl
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from listening import Answers, listening
 
 ROOT = Path(__file__).parent.parent
 pytest_plugins = ["serve_fixtures"]
@@ -199,7 +198,7 @@ def show(browser: Any) -> Iterator[Callable[..., Any]]:
         tab.close()
 
 
-class Retrieval(BaseHTTPRequestHandler):
+class Retrieval(Answers):
     """GEM's protocol: MessagePack in, MessagePack out; a query of "broken" gets half an answer."""
 
     def do_POST(self):
@@ -212,20 +211,12 @@ class Retrieval(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data[:5] if asked["query"] == "broken" else data)
 
-    def log_message(self, *args):
-        pass
-
 
 @pytest.fixture(scope="session")
 def retrieval_url():
     """A search server; ``broken`` and ``error`` are answered badly."""
-    server = HTTPServer(("127.0.0.1", 0), Retrieval)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/retrieve"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening(Retrieval) as address:
+        yield f"http://{address}/retrieve"
 
 
 @pytest.fixture

@@ -121,22 +121,18 @@ def test_links_lead_somewhere():
             assert path.exists(), f"{page.name} links to {target}"
 
 
-def test_the_sections_of_the_reference_name_modules_that_exist():
-    sys.path.insert(0, str(ROOT / "docs" / "generate"))
-    try:
-        import reference
-    finally:
-        sys.path.pop(0)
+def test_the_sections_of_the_reference_name_modules_that_exist(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "generate")
+    import reference
+
     sections = reference.public(ROOT)
     assert {"rollenv", "rollenv.core.env", "rollenv.sandbox"} <= {name for names in sections.values() for name in names}
 
 
-def test_every_key_is_on_the_page_of_keys_with_its_default():
-    sys.path.insert(0, str(ROOT / "docs" / "generate"))
-    try:
-        import keys
-    finally:
-        sys.path.pop(0)
+def test_every_key_is_on_the_page_of_keys_with_its_default(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "generate")
+    import keys
+
     from rollenv.trainers.config.load import all_keys
 
     text = keys.page()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import rollenv
 from rollenv.core.drawing import Cell, Drawing, ansi, draw, svg
-from rollenv.core.env import Env, Wrapper
 from rollenv.core.errors import UsageError
 from rollenv.envs import pictures
 from rollenv.report.episodes import picture_of
@@ -98,12 +97,6 @@ def test_an_environment_without_a_picture_is_drawn_as_its_text():
     ansi_env = rollenv.make("game:GuessTheNumber-v0-easy", render_mode="ansi")
     ansi_env.reset(1)
     assert ansi_env.render() == svg_env.unwrapped.render()
-
-
-def test_a_picture_passes_through_wrappers():
-    env = Wrapper(rollenv.make("game:Sokoban-v0-easy"))
-    assert env.picture is pictures.sokoban
-    assert Env.picture is None
 
 
 @given(st.sampled_from(PICTURES), st.text() | st.from_regex(r"(\w+: ?[\w ,]*\n?|[ #_OXP\d]+\n)*", fullmatch=True))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+from clients import run
 from gymnasium.utils.env_checker import check_env
 from stub_endpoint import Endpoint
 
@@ -55,19 +56,7 @@ def episode():
 
 def in_peer(name, code, **environ):
     """A program in ``.bench/NAME`` with this checkout beside it; the last line that it printed, as JSON."""
-    python = ROOT / ".bench" / name / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"`make .bench/{name}/installed` makes it")
-    done = subprocess.run(
-        [python, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env=os.environ | environ,
-        cwd="/",
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run(name, code, **environ)[-1])
 
 
 def test_gymnasium(episode):

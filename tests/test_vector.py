@@ -39,6 +39,8 @@ def test_the_seed_of_make_vec_decides_the_games(is_async):
     first = [make_vec(IDS, seed=s, async_mode=is_async).reset() for s in (5, 5, 6)]
     assert first[0] == first[1]
     assert first[0] != first[2]
+    one, other = make_vec([IDS[0]] * 2, seed=5, async_mode=is_async).reset()[1]
+    assert one["suffix"] != other["suffix"]
 
 
 def test_only_the_named_environments_are_stepped(is_async):
@@ -73,10 +75,10 @@ def test_next_step_resets_on_the_step_after(is_async):
 
 
 def test_kwargs_reach_their_environment_and_are_not_changed():
-    kwargs = [{"max_turns": 3}, {"max_turns": 4}]
-    vector = make_vec([IDS[0]] * 2, vec_kwargs=kwargs, rewards="ragen")
-    assert [env.max_turns for env in vector.envs] == [3, 4]
-    assert kwargs == [{"max_turns": 3}, {"max_turns": 4}]
+    kwargs = [{"max_turns": 3}, {}]
+    vector = make_vec([IDS[0]] * 2, vec_kwargs=kwargs, max_turns=9)
+    assert [env.max_turns for env in vector.envs] == [3, 9]
+    assert kwargs == [{"max_turns": 3}, {}]
     folder = {"env1_kwargs": {"options": {"index": 0}}}
     with pytest.raises(UsageError, match="file"):
         vector.reset(seed=0, **folder)
@@ -112,11 +114,6 @@ def test_close_can_be_repeated(is_async):
     vector = make_vec(IDS, async_mode=is_async)
     vector.close()
     vector.close()
-
-
-def test_arguments_of_one_environment_win_over_those_of_all():
-    vector = make_vec([IDS[0]] * 2, vec_kwargs=[{"max_turns": 3}, {}], max_turns=9)
-    assert [env.max_turns for env in vector.envs] == [3, 9]
 
 
 @pytest.mark.parametrize("seed", [np.int64(3), np.array([3, 4, 5]), [np.int32(3), 4, 5], (3, 4, 5)])

@@ -9,13 +9,13 @@ import threading
 
 import pytest
 import uvicorn
+from chat_answers import SOON, ask, good
 from chat_server import ChatServer, completion, events
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
-from test_chat import SOON, ask, good
 
 from rollenv.agents.base import AgentFailed
 from rollenv.agents.chat import ChatAgent

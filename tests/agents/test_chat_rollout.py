@@ -5,8 +5,8 @@ import itertools
 import json
 
 import pytest
+from chat_answers import PASSING
 from chat_server import ChatServer, completion
-from test_chat import PASSING
 
 from rollenv.agents.chat import ChatAgent
 from rollenv.agents.chat.endpoint import Patience

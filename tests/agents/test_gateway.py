@@ -12,82 +12,28 @@ import pytest
 import torch
 from chat_server import ChatServer, completion
 from chat_templates import SHAPES, tokenizer_for
+from gateway_calls import (
+    BASH,
+    CALL,
+    HELLO,
+    ScriptEngine,
+    body,
+    call_over_http,
+    held,
+    post,
+    scripted,
+    tiny_agent,
+    until,
+)
 
 import rollenv
 from rollenv.agents.chat.endpoint import Endpoint
 from rollenv.agents.engine_agent import EngineAgent
-from rollenv.agents.engines.base import Response, Sampling
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.endpoint import Upstream
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.messages import GatewayError, Message, ModelRequest
 from rollenv.agents.gateway.session import Caps
-from rollenv.agents.local import LocalAgent
-from rollenv.agents.prompts import ChatPrompt
-from rollenv.agents.tiny.model import build_model
-from rollenv.agents.tiny.settings import TinySize
-
-BY_NAME = {shape.name: shape for shape in SHAPES}
-BASH = {
-    "type": "function",
-    "function": {
-        "name": "bash",
-        "description": "Run it.",
-        "parameters": {"type": "object", "properties": {"command": {}}},
-    },
-}
-CALL = '<tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'
-
-
-class ScriptEngine:
-    """Says texts one after another, or what ``says`` makes of a prompt."""
-
-    def __init__(self, tokenizer, says, max_context=10_000):
-        self.tokenizer, self.says, self.max_context, self.version = tokenizer, says, max_context, 0
-        self.prompts, self.held = [], None
-        self.running = 0
-
-    async def generate(self, prompt, sampling, rng, *, session=-1):
-        number = len(self.prompts)
-        self.prompts.append(prompt)
-        self.running += 1
-        try:
-            if self.held is not None:
-                await self.held.wait()
-        finally:
-            self.running -= 1
-        text = self.says(number) if callable(self.says) else self.says[number]
-        ids = self.tokenizer.encode(text, add_special_tokens=False)[: sampling.max_new_tokens - 1]
-        ids.append(self.tokenizer.eos_token_id)
-        return Response(ids, [-rng.random() for _ in ids], [self.version] * len(ids), "stop")
-
-    def release(self, session):
-        pass
-
-
-async def until(condition):
-    """Let the event loop go on until something has come true."""
-    while not condition():
-        await asyncio.sleep(0)
-
-
-def held(says=lambda i: f"answer {i}", **settings):
-    """An agent whose answers wait for ``agent.engine.held``."""
-    agent = scripted(says, **settings)
-    agent.engine.held = asyncio.Event()
-    return agent
-
-
-def post(client, session, path="chat/completions", **more):
-    return asyncio.ensure_future(client.post(f"{session.base_url}/{path}", **({"json": HELLO} | more)))
-
-
-def scripted(says, shape="chatml", **settings):
-    tokenizer = tokenizer_for(BY_NAME[shape])
-    return EngineAgent(ScriptEngine(tokenizer, says, **settings), tokenizer, sampling=Sampling(max_new_tokens=400))
-
-
-def body(messages, **more):
-    return {"model": "m", "messages": messages, "tools": [BASH], **more}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
@@ -124,14 +70,6 @@ def test_prompts_go_on_from_the_tokens_before(shape):
     assert sum(map(sum, (sample.mask for sample in [first, *others]))) == session.drawn_tokens
 
 
-@pytest.fixture(scope="module")
-def local():
-    torch.manual_seed(0)
-    tokenizer = tokenizer_for(BY_NAME["qwen2.5"])
-    model = build_model(TinySize(hidden=32, layers=2, heads=2, context=4096), tokenizer, 0)
-    return LocalAgent(model, tokenizer, ChatPrompt(), Sampling(max_new_tokens=12))
-
-
 async def one_of_each(client, session, number, rng):
     """Call in one of the dialects, streamed or not; what an SDK would send back."""
     stream, url, key = rng.random() < 0.5, session.base_url, {"Authorization": f"Bearer {session.key}"}
@@ -154,7 +92,8 @@ async def one_of_each(client, session, number, rng):
         stream = not stream
 
 
-def test_tokens_recorded_are_those_drawn_in_three_dialects(local):
+def test_tokens_recorded_are_those_drawn_in_three_dialects():
+    local = tiny_agent()
     drawn = []
     generate = local.engine.generate
 
@@ -173,10 +112,7 @@ def test_tokens_recorded_are_those_drawn_in_three_dialects(local):
             )
             return sessions
 
-    try:
-        sessions = asyncio.run(play())
-    finally:
-        del local.engine.generate
+    sessions = asyncio.run(play())
     recorded = [
         (session.tree.prompt_ids(node), node.response_ids, node.logprobs)
         for session in sessions
@@ -190,18 +126,6 @@ def test_tokens_recorded_are_those_drawn_in_three_dialects(local):
             for at in range(1, len(sample.ids)):
                 if sample.mask[at]:
                     assert math.isclose(logits[at - 1, sample.ids[at]].item(), sample.logprobs[at], abs_tol=1e-4)
-
-
-def call_over_http(work, agent=None, **settings):
-    async def play():
-        opened = Gateway(agent or scripted(lambda i: f"answer {i}"), **settings)
-        async with opened as gateway, httpx.AsyncClient(timeout=30) as client:
-            return await work(gateway, client)
-
-    return asyncio.run(play())
-
-
-HELLO = body([{"role": "user", "content": "hi"}])
 
 
 def test_a_key_in_a_header_or_the_path_finds_its_session():

@@ -14,7 +14,7 @@ import sys
 import httpx
 import pytest
 from chat_server import ChatServer, completion
-from test_gateway import BASH, HELLO, body, call_over_http, post, scripted
+from gateway_calls import BASH, HELLO, body, call_over_http, post, scripted
 
 import rollenv
 from rollenv.agents.chat.endpoint import Endpoint, Patience

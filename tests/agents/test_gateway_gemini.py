@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_gateway import call_over_http, scripted
+from gateway_calls import call_over_http, scripted
 
 from rollenv.agents.gateway import server
 from rollenv.agents.gateway.gateway import Gateway

@@ -13,7 +13,7 @@ from collections import Counter
 
 import httpx
 import pytest
-from test_gateway import BASH, CALL, HELLO, body, call_over_http, held, post, scripted, until
+from gateway_calls import BASH, CALL, HELLO, body, call_over_http, held, post, scripted, until
 
 import rollenv
 from rollenv.agents.gateway import server

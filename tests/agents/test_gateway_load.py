@@ -20,7 +20,7 @@ import openai
 import pytest
 import torch
 from chat_server import ChatServer
-from test_gateway import ScriptEngine, body, call_over_http, local, post, scripted, until  # noqa: F401  # local is a fixture
+from gateway_calls import ScriptEngine, body, call_over_http, post, scripted, tiny_agent, until
 
 from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.gateway.gateway import Gateway
@@ -178,9 +178,9 @@ def test_a_long_session_takes_less_than_two_megabytes():
     assert used < 2_000_000
 
 
-def test_new_weights_in_the_middle_of_32_calls_are_no_error(local):  # noqa: F811
+def test_new_weights_in_the_middle_of_32_calls_are_no_error():
     """Calls wait meanwhile, answers go on from their tokens, and each token has the version that drew it."""
-
+    local = tiny_agent()
     weights = {name: weight.clone() for name, weight in local.model.state_dict().items()}
 
     async def work(gateway, client):

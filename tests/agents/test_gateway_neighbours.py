@@ -8,7 +8,7 @@ import json
 import anthropic
 import openai
 import pytest
-from test_gateway import BASH, CALL, call_over_http, held, post, scripted, until
+from gateway_calls import BASH, CALL, call_over_http, held, post, scripted, until
 
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.session import Caps

@@ -8,8 +8,8 @@ import shlex
 import signal
 
 import pytest
+from gateway_calls import ScriptEngine, scripted
 from seeing import seeing
-from test_gateway import ScriptEngine, scripted
 
 import rollenv
 from rollenv.agents.engine_agent import EngineAgent

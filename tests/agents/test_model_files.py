@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from listening import Answers, listening
 
 from rollenv.agents import model_files
 from rollenv.core.errors import HubUnreachable, MissingData, MissingExtra, NotOnHub, UsageError
@@ -16,7 +15,7 @@ from rollenv.core.hub import ask
 constants = pytest.importorskip("huggingface_hub.constants")
 
 
-class Hub(BaseHTTPRequestHandler):
+class Hub(Answers):
     """Has models with "there" in their names, and no others."""
 
     asked = 0
@@ -29,9 +28,6 @@ class Hub(BaseHTTPRequestHandler):
             self.send_header("X-Error-Code", "RepoNotFound")
         self.end_headers()
         self.wfile.write(b'{"id": "a/there", "siblings": []}' if found else b"{}")
-
-    def log_message(self, *args):
-        pass
 
 
 @pytest.fixture
@@ -48,16 +44,10 @@ def point(monkeypatch, tmp_path):
 
 @pytest.fixture
 def server(point):
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        try:
-            Hub.asked = 0
-            point(server.server_address[1])
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
+    with listening(Hub) as address:
+        Hub.asked = 0
+        point(int(address.rpartition(":")[2]))
+        yield
 
 
 def test_what_the_hub_has_may_be_loaded(server):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from listening import Answers, listening
 
 from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.engines.vllm_http import HttpTransport
@@ -30,7 +29,7 @@ def sleeper():
     """A server, and the parts of it that sleep."""
     asleep = set()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answers):
         def answer(self, status, body):
             self.send_response(status)
             data = json.dumps(body).encode()
@@ -53,18 +52,8 @@ def sleeper():
                 asleep.difference_update(woken)
             return self.answer(200, {})
 
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", asleep
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as address:
+        yield f"http://{address}", asleep
 
 
 @pytest.mark.parametrize("level", [1, 2])

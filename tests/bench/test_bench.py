@@ -17,7 +17,7 @@ from chat_server import ChatServer, completion
 
 import rollenv
 from rollenv import UsageError
-from rollenv.agents.base import OracleAgent, RandomAgent
+from rollenv.agents.base import ConstantAgent, OracleAgent, RandomAgent
 from rollenv.agents.scripted import ReplayAgent
 from rollenv.bench import compare, run, suite, suites
 from rollenv.bench.run import row_of
@@ -66,22 +66,10 @@ def test_the_oracle_solves_everything_and_the_numbers_fit_together():
 def test_floors_are_what_agents_that_do_nothing_get():
     result = run(suite("tools:Shop-v0-policy"), RandomAgent(), n=40)
     said = [
-        run(suite("tools:Shop-v0-policy"), _Says(text), n=40, floors=False).total.success[0]
+        run(suite("tools:Shop-v0-policy"), ConstantAgent(text), n=40, floors=False).total.success[0]
         for text in ("Done.", "I cannot do that.")
     ]
     assert result.rows[0].floor == max(said)
-
-
-class _Says:
-    """An agent with one answer."""
-
-    def __init__(self, text):
-        self.text = text
-
-    def start(self, env, seed):
-        from rollenv.agents.base import ConstantAgent
-
-        return ConstantAgent(self.text).start(env, seed)
 
 
 @pytest.mark.integration

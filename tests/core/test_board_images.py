@@ -258,11 +258,6 @@ def test_a_history_of_boards_shows_the_last_one_and_can_be_saved():
     assert other.step("\\boxed{left}") == result
 
 
-@pytest.mark.parametrize("env_id", ["game:Sokoban-v0-tiny", "multi:Nim-v0"])
-def test_visual_ids_keep_the_contract(env_id):
-    rollenv.check_env(rollenv.make(env_id, images="only"), episodes=2)
-
-
 #: Ids whose boards are drawn for people: an agent reads commands and answers.
 FOR_PEOPLE = ["textcraft:Generated-v0"]
 
@@ -273,7 +268,7 @@ def test_a_board_that_the_text_does_not_show_is_no_picture_for_agents(env_id):
         rollenv.make(env_id, images="only").reset(seed=0)
 
 
-@pytest.mark.integration
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     "env_id", [s.id for s in rollenv.list_envs() if picture_of(s.id) and not s.missing and s.id not in FOR_PEOPLE]
 )

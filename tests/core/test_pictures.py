@@ -79,7 +79,7 @@ def test_of_animations_the_first_frame_is_seen_and_of_cmyk_the_colours():
         (png_with(zlib.compress(b"\0" * 9)), "damaged"),
         (png_with(b"no zlib"), "damaged"),
         (png_with(zlib.compress(b"\0" * 50_000_000)), "damaged"),
-        (png_with(zlib.compress(b"\0" * 99), 30_000, 30_000), "30000x30000"),
+        (png_with(zlib.compress(b"\0" * 99), 30_000, 30_000), "30000x30000 pixels; at most"),
         (b"GIF89a\xff\xff\xff\xff\0\0\0,\0\0\0\0\xff\xff\xff\xff\0\x08\x04abcd\0;", "4294836225|bomb"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "none of the formats PNG"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", "none of the formats PNG"),
@@ -99,13 +99,6 @@ def test_hostile_files_are_refused(hostile, said):
 def test_others_are_refused(wrong):
     with pytest.raises(UsageError):
         picture(wrong)
-
-
-def test_large_pictures_are_refused_before_they_are_decoded():
-    header = bytearray(png_of(noise()))
-    header[16:24] = (5000).to_bytes(4, "big") + (4000).to_bytes(4, "big")
-    with pytest.raises(UsageError, match="5000x4000"):
-        picture(bytes(header))
 
 
 @pytest.mark.parametrize("wrong", [np.stack([noise(), noise()]), noise(), "", {}])

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_stream import Policy, tasks
-from troubled import ID, Echo
+from troubled import ID, Echo, Policy, tasks
 
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent, update_weights_of

@@ -1,60 +1,18 @@
 """Rollout beside training: staleness, updates in the middle of a turn, long tasks together. All in virtual time."""
 
 import asyncio
-import itertools
 import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from troubled import ID, Echo
+from troubled import ID, Echo, Policy, tasks
 
 from rollenv import UsageError
-from rollenv.agents.base import Action, Session
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Task
-
-
-class Policy:
-    """Draws a token a second, two to a turn; can be suspended between tokens, and counts its weights' versions."""
-
-    def __init__(self, turn_seconds=lambda seed: 2.0):
-        self.version, self.turn_seconds = 0, turn_seconds
-        self.running = asyncio.Event()
-        self.running.set()
-        self.talking = 0
-
-    def start(self, env, seed):
-        return _Talk(self, seed)
-
-    async def suspend(self):
-        self.running.clear()
-
-    async def update_weights(self, weights=None):
-        assert not self.running.is_set()
-        self.version += 1
-
-    async def resume(self):
-        self.running.set()
-
-
-class _Talk(Session):
-    def __init__(self, policy, seed):
-        self.policy, self.seconds = policy, policy.turn_seconds(seed)
-
-    async def act(self, observation, info):
-        versions = []
-        for _ in range(2):
-            await asyncio.sleep(self.seconds / 2)
-            await self.policy.running.wait()
-            versions.append(self.policy.version)
-        return Action("go", (1,), (2, 3), (0.0, 0.0), versions[0], tuple(versions))
-
-
-def tasks(**kwargs):
-    return (Task(ID, n, kwargs) for n in itertools.count())
 
 
 def train(policy, steps, *, train_seconds=0.0, source=None, **settings):

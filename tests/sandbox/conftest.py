@@ -83,6 +83,16 @@ def boxes() -> Iterator[dict[str, Sandbox]]:
 @pytest.fixture
 def box(backend: dict[str, Any], boxes: dict[str, Sandbox], request: pytest.FixtureRequest) -> Sandbox:
     """The file's sandbox, with its ``LIMITS``; a new one where a test has ended it."""
+    return kept(boxes, backend, request)
+
+
+@pytest.fixture
+def local(boxes: dict[str, Sandbox], request: pytest.FixtureRequest) -> Sandbox:
+    """The file's local sandbox, for what no other backend promises."""
+    return kept(boxes, {"backend": "local"}, request)
+
+
+def kept(boxes: dict[str, Sandbox], backend: dict[str, Any], request: pytest.FixtureRequest) -> Sandbox:
     name = backend["backend"]
     if name not in boxes or not boxes[name].alive:
         boxes[name] = Sandbox.create(**backend, limits=request.module.LIMITS)

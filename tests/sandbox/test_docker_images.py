@@ -1,7 +1,7 @@
 """Images of a Docker engine as machines."""
 
 import pytest
-from engine import IMAGE
+from engine import IMAGE, connected
 
 from rollenv.sandbox import Limits, Machine, SandboxError
 from rollenv.sandbox.docker import docker_image
@@ -13,8 +13,7 @@ SMALL = Limits(seconds=20, memory_mb=512, processes=64, disk_mb=64, files=5000)
 
 @pytest.fixture(scope="module")
 def client(docker_url):
-    docker = pytest.importorskip("docker", reason="the docker SDK is not installed")
-    with docker.APIClient(base_url=docker_url, version="auto") as client:
+    with connected(docker_url) as client:
         yield client
 
 

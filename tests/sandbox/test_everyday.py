@@ -362,12 +362,11 @@ m = mmap.mmap(-1, 4096); m.write(b"x")
         ),
     }.items(),
 )
-def test_common_tools_work(program, output, boxes):
+def test_common_tools_work(program, output):
     name = program.split()[0]
-    if "local" not in boxes:
-        boxes["local"] = Sandbox.create(limits=Limits(seconds=10, memory_mb=2048))
     path = f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin"
-    done = boxes["local"].commands.run(program, env={"PATH": path})
+    with Sandbox.create(limits=Limits(seconds=10, memory_mb=2048)) as box:
+        done = box.commands.run(program, env={"PATH": path})
     if done.exit_code == 127:
         pytest.skip(f"there is no {name} here")
     assert done.stdout == output, done.stderr[-500:]
@@ -422,20 +421,18 @@ def test_a_program_sees_how_much_memory_it_may_use(box):
         assert box.commands.run("grep MemTotal /proc/meminfo").stdout.split()[1] == f"{LIMITS.memory_mb << 10}"
 
 
-def test_the_shell_has_the_python_of_the_cells(boxes):
-    if "local" not in boxes:
-        boxes["local"] = Sandbox.create(limits=LIMITS)
+def test_the_shell_has_the_python_of_the_cells(local):
     program = "import rich, sys; print(rich.__file__, sys.version, *sys.argv[1:])"
-    boxes["local"].files.write("work.py", program)
-    wanted = f"{boxes['local'].run_code(program).logs.stdout[0].strip()} a b"
+    local.files.write("work.py", program)
+    wanted = f"{local.run_code(program).logs.stdout[0].strip()} a b"
     for command in (
         "python work.py a b",
         "python3 work.py a b",
         "/usr/bin/env python work.py a b",
         "cd /tmp && python ~/work.py a b",
     ):
-        assert boxes["local"].commands.run(command).stdout.strip() == wanted
-    assert boxes["local"].run_code("!python work.py a b").logs.stdout[0].strip() == wanted
+        assert local.commands.run(command).stdout.strip() == wanted
+    assert local.run_code("!python work.py a b").logs.stdout[0].strip() == wanted
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcffb", "\ud83d\ude00\udc80"])
@@ -458,7 +455,7 @@ def test_processes_of_one_sandbox_do_not_count_against_another(backend):
             assert box.run_code(cell).text == "7"
 
 
-def test_each_sandbox_has_users_of_its_own(boxes):
+def test_each_sandbox_has_users_of_its_own():
     if os.geteuid() != 0:
         pytest.skip("an ordinary user has no others to give")
     with Sandbox.create() as one, Sandbox.create() as two:
@@ -467,13 +464,11 @@ def test_each_sandbox_has_users_of_its_own(boxes):
         assert one.isolation["own_users"]
 
 
-def test_locks_on_the_systems_files_are_not_shared(boxes):
-    if "local" not in boxes:
-        boxes["local"] = Sandbox.create()
-    if not boxes["local"].isolation["own_files"]:
+def test_locks_on_the_systems_files_are_not_shared(local):
+    if not local.isolation["own_files"]:
         pytest.skip("this kernel has no overlays for users, and the sandbox says so")
     lock = "import fcntl, os\nfd = os.open(os.__file__, 0)\nfcntl.flock(fd, fcntl.LOCK_EX)"
-    assert boxes["local"].run_code(lock).error is None
+    assert local.run_code(lock).error is None
     with open(os.__file__) as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with Sandbox.create() as other:

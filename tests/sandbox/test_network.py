@@ -3,9 +3,9 @@
 import os
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from listening import Answers, listening
 
 from rollenv.sandbox import Image, Machine
 from rollenv.sandbox.errors import InvalidArgument
@@ -29,7 +29,7 @@ with socket.create_connection((proxy.hostname, proxy.port)) as link:
 """
 
 
-class Told(BaseHTTPRequestHandler):
+class Told(Answers):
     """Says what it was asked."""
 
     def do_GET(self):
@@ -42,20 +42,12 @@ class Told(BaseHTTPRequestHandler):
 
     do_POST = do_GET
 
-    def log_message(self, *_):
-        pass
-
 
 @pytest.fixture(scope="module")
 def servers():
     """The ports of two servers of this host."""
-    made = [ThreadingHTTPServer(("127.0.0.1", 0), Told) for _ in range(2)]
-    for server in made:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield [server.server_port for server in made]
-    for server in made:
-        server.shutdown()
-        server.server_close()
+    with listening(Told) as one, listening(Told) as other:
+        yield [int(address.rpartition(":")[2]) for address in (one, other)]
 
 
 @pytest.fixture(scope="module")

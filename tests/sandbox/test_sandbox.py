@@ -26,22 +26,8 @@ from rollenv.sandbox import (
     SandboxTimeout,
 )
 
-
-@pytest.fixture(scope="module")
-def boxes():
-    """A sandbox of each backend, shared by tests that leave it usable."""
-    made: dict[str, Sandbox] = {}
-    yield made
-    for sandbox in made.values():
-        sandbox.kill()
-
-
-@pytest.fixture
-def box(backend, boxes) -> Sandbox:
-    name = backend["backend"]
-    if name not in boxes or not boxes[name].alive:
-        boxes[name] = Sandbox.create(**backend, limits=Limits(seconds=10, memory_mb=256))
-    return boxes[name]
+#: Of the sandboxes that the tests of this file share, one of each backend.
+LIMITS = Limits(seconds=10, memory_mb=256)
 
 
 def test_the_last_expression_is_the_result_and_state_is_kept(box):
@@ -94,18 +80,6 @@ def test_output_comes_while_the_code_runs(box):
     with running(box, "import os, time\nwhile not os.path.exists('seen'): time.sleep(0.01)\nprint('end')") as ended:
         box.files.write("seen", "")
     assert "".join(ended[0].logs.stdout) == "begun\nend\n"
-
-
-def test_contexts_are_apart(box):
-    name = box.create_context()
-    box.run_code("y = 1", context=name)
-    assert box.run_code("y", context=name).text == "1"
-    assert box.run_code("y").error.name == "NameError"
-    with pytest.raises(SandboxError):
-        box.create_context(name)
-    box.remove_context(name)
-    with pytest.raises(NotFound):
-        box.run_code("y", context=name)
 
 
 def test_a_timeout_holds_and_keeps_the_state_of_code_that_can_be_interrupted(box):
@@ -309,14 +283,6 @@ def test_matplotlib_figures_are_results():
         done = box.run_code("import matplotlib.pyplot as plt\nplt.plot([1, 2])\nNone")
         assert done.error is None, done.error
         assert done.results[-1].png.startswith("iVBOR")
-
-
-@pytest.mark.smoke
-def test_a_missing_image_or_daemon_is_explained(docker_url):
-    with pytest.raises(SandboxError, match="absent:1"):
-        Sandbox.create("docker", image="absent:1", base_url=docker_url)
-    with pytest.raises(SandboxError, match="daemon"):
-        Sandbox.create("docker", base_url="unix:///nowhere")
 
 
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="not in an environment that could be linked")

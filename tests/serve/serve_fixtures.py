@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from serving import Served
-
-from rollenv.serve.auth import new_token
+from serving import Served, tokens_in
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +28,9 @@ def shared_server() -> Iterator[Served]:
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dict[str, str]]]:
     """A server that all files share and that needs tokens; two players and two owners of sandboxes, by name."""
     scopes = {"ann": "environments", "eve": "environments", "bob": "sandboxes", "joe": "sandboxes"}
-    made = {name: new_token(name, [scope]) for name, scope in scopes.items()}
-    file = tmp_path_factory.mktemp("tokens") / "tokens.toml"
-    file.write_text("".join(lines for _, lines in made.values()))
-    served = Served("--tokens", str(file))
-    yield served, {name: token for name, (token, _) in made.items()}
+    file, tokens = tokens_in(tmp_path_factory.mktemp("tokens"), **scopes)
+    served = Served("--tokens", file)
+    yield served, tokens
     served.stop()
 
 

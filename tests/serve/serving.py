@@ -12,10 +12,20 @@ from typing import IO
 
 import httpx
 
+from rollenv.serve.auth import new_token
+
 HERE = Path(__file__).parent
 
 #: For requests whose time is not what a test is about: httpx gives up after 5 seconds, which a busy machine may take.
 patient = httpx.Client(timeout=300, limits=httpx.Limits(max_keepalive_connections=0))
+
+
+def tokens_in(folder: Path, **scopes: str) -> tuple[str, dict[str, str]]:
+    """A file of tokens for ``--tokens``, and the tokens by their clients' names; the scopes are words."""
+    made = {name: new_token(name, words.split()) for name, words in scopes.items()}
+    file = folder / "tokens.toml"
+    file.write_text("".join(lines for _, lines in made.values()))
+    return str(file), {name: token for name, (token, _) in made.items()}
 
 
 class Served:

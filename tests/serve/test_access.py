@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from serving import Served, patient
+from serving import Served, patient, tokens_in
 from starlette.routing import Route, WebSocketRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -15,7 +15,6 @@ from rollenv.remote.address import parse
 from rollenv.remote.connection import Connection
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.app import make_app
-from rollenv.serve.auth import new_token
 from rollenv.serve.server import EnvServer, Settings
 
 #: Routes that probes ask for, and files that are the same for everybody.
@@ -49,16 +48,12 @@ ROUTES = routes()
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     """A server with tokens: (server, name to token)."""
-    file = tmp_path_factory.mktemp("tokens") / "tokens.toml"
-    made = {
-        "environments": new_token("e", ["environments"]),
-        "sandboxes": new_token("s", ["sandboxes"]),
-        "admin": new_token("a", ["admin"]),
-        "expired": new_token("old", ["environments", "sandboxes", "admin"]),
-    }
-    file.write_text("".join(lines for _, lines in made.values()) + "expires = 2020-01-31T12:00:00Z\n")  # of the last
-    served = Served("--tokens", str(file))
-    yield served, {name: token for name, (token, _) in made.items()} | {"wrong": "rollenv_wrong", "none": ""}
+    scopes = {name: name for name in ("environments", "sandboxes", "admin")}
+    file, tokens = tokens_in(tmp_path_factory.mktemp("tokens"), **scopes, expired=" ".join(scopes))
+    with open(file, "a") as table:
+        table.write("expires = 2020-01-31T12:00:00Z\n")  # of the last
+    served = Served("--tokens", file)
+    yield served, tokens | {"wrong": "rollenv_wrong", "none": ""}
     served.stop()
 
 
@@ -81,14 +76,7 @@ def test_there_are_routes_of_every_protocol():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "token",
-    [
-        "none",
-        pytest.param("wrong", marks=pytest.mark.integration),
-        pytest.param("expired", marks=pytest.mark.integration),
-    ],
-)
+@pytest.mark.parametrize("token", ["none", "expired", pytest.param("wrong", marks=pytest.mark.integration)])
 def test_no_route_answers_without_a_token_that_is_known(guarded, token):
     served, tokens = guarded
     statuses = {(method, path): asked(served, method, path, tokens[token])[0] for method, path in ROUTES}

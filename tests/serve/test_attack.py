@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from plain_clients import Raw, health, honest, liar
-from serving import patient
+from serving import patient, tokens_in
 from waiting import eventually
 
 import rollenv
@@ -27,7 +27,6 @@ from rollenv.remote.protocol import EnvBroke
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.remote import RemoteWorkers
-from rollenv.serve.auth import new_token
 
 pytestmark = pytest.mark.integration
 
@@ -64,7 +63,6 @@ def test_wrong_arguments_cost_no_worker(serve):
     assert held(served) == 1
 
 
-@pytest.mark.integration
 def test_a_session_that_is_closed_during_a_call_ends_with_its_environment(serve):
     served = serve(workers=1)
     name = gem(served, "make", env_id="test:Moody-v0").json()["sandbox_id"]
@@ -112,23 +110,21 @@ def test_opening_at_once_and_vanishing_openers_make_no_environment_too_many(serv
     assert eventually(lambda: held(served) == health(served)["sessions"]["open"])
 
 
-@pytest.mark.integration
 def test_environments_that_hang_keep_nobody_else_waiting(serve):
-    served = serve("--step-deadline", "20", workers=1)
+    served = serve("--step-deadline", "600", workers=1)
     with Raw(served) as greedy:
         names = [protocol.session_name() for _ in range(70)]
         for name in names:
             assert len(greedy.ask("open", name, "test:Moody-v0", {})) == 2
             assert len(greedy.ask("call", name, 1, "reset", [1])) == 2
-        greedy.send(*[("call", name, 2, "step", ["hang 8"]) for name in names])
+        greedy.send(*[("call", name, 2, "step", ["hang"]) for name in names])
         env = rollenv.make(f"{served.address}/test:Echo-v0")
-        started = time.monotonic()
         env.reset(1)
         env.step("x")
-        assert time.monotonic() - started < 5
+        with pytest.raises(TimeoutError):
+            greedy.socket.recv(0)  # they hang still
 
 
-@pytest.mark.integration
 def test_a_worker_of_its_own_is_not_waited_for_forever(serve):
     served = serve("--reset-deadline", "2", workers=1)
     envs = [rollenv.make(f"{served.address}/test:Moody-v0") for _ in range(2)]
@@ -144,8 +140,7 @@ def test_a_worker_of_its_own_is_not_waited_for_forever(serve):
 
 
 def test_a_body_is_read_for_clients_alone(serve, tmp_path):
-    (tmp_path / "tokens.toml").write_text(new_token("ann", ["environments"])[1])
-    served = serve("--tokens", str(tmp_path / "tokens.toml"))
+    served = serve("--tokens", tokens_in(tmp_path, ann="environments")[0])
     for path in ("/apis/v1/envs/gem/step", "/apis/v1/envs/gem/close", "/openenv/test:Echo-v0/reset"):
         with socket.create_connection(("127.0.0.1", served.port)) as plain:
             plain.settimeout(5)
@@ -160,7 +155,6 @@ def test_headers_and_bodies_that_make_no_sense(server):
     assert patient.post(f"{server.http}/apis/v1/envs/gem/make", content=b"[" * 200_000).status_code == 400
 
 
-@pytest.mark.integration
 def test_a_client_that_reads_no_answers_is_not_read_either(serve):
     served = serve(workers=1)
 
@@ -197,21 +191,6 @@ def test_a_copy_has_a_session_of_its_own(server, how):
     env.close()
 
 
-def test_a_fork_has_a_session_of_its_own(server):
-    env = rollenv.make(f"{server.address}/test:Echo-v0")
-    env.reset(1)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os._exit(0 if env.step("child")[0].endswith("child") else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert env.step("parent")[0].endswith("parent")
-    env.close()
-
-
-@pytest.mark.integration
 def test_a_replay_that_differs_is_not_played_on(serve):
     served = serve("--idle", "1", workers=1)
     env = rollenv.make(f"{served.address}/test:Moody-v0")
@@ -325,7 +304,6 @@ def test_the_last_requests_arrive_before_the_workers_are_closed(serve):
     assert eventually(lambda: health(served)["sessions"]["open"] == 0)
 
 
-@pytest.mark.integration
 def test_a_client_that_stood_still_loses_no_server(server):
     async def play():
         workers = RemoteWorkers(server.address, ping_every=0.5, lost_after=1.0)
@@ -367,7 +345,6 @@ def test_a_host_that_cannot_be_is_a_server_that_is_not_there():
     asyncio.run(play())
 
 
-@pytest.mark.integration
 def test_who_ends_workers_again_and_again_gets_one_of_its_own(serve):
     """Others lose no worker by it any more."""
     server = serve()

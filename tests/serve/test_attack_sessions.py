@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import importlib
 import json
 import os
@@ -17,6 +18,7 @@ import time
 import numpy as np
 import pytest
 from plain_clients import Raw, health, honest, liar, talking
+from serving import tokens_in
 from waiting import eventually
 
 import rollenv
@@ -70,7 +72,6 @@ async def begun(sessions, env_id="game:Sokoban-v0-tiny", seed=5):
     return session
 
 
-@pytest.mark.integration
 def test_who_cancels_a_call_cancels_no_other(server):
     with Raw(server) as raw:
         name = protocol.session_name()
@@ -132,7 +133,6 @@ def test_who_closes_a_session_and_leaves_has_closed_it():
     here(played)
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("seed", [0, 1])
 def test_whatever_happens_every_request_is_answered_once_and_no_place_is_lost(seed):
     async def played(sessions):
@@ -179,7 +179,6 @@ def test_whatever_happens_every_request_is_answered_once_and_no_place_is_lost(se
     here(played, SessionLimits(running=8, step=2.0, reset=3.0))
 
 
-@pytest.mark.slow
 def test_a_call_that_is_cancelled_or_fails_is_counted():
     async def played(sessions):
         session = await begun(sessions, "test:Moody-v0")
@@ -224,14 +223,12 @@ def test_a_call_that_cannot_be_sent_does_not_count(server):
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-@pytest.mark.integration
 def test_a_call_that_is_refused_for_now_does_not_count(serve, tmp_path, monkeypatch, ahead):
-    from rollenv.serve.auth import new_token
-
-    token, lines = new_token("ann", ["environments"])
-    (tmp_path / "tokens").write_text(lines + "rate = 5\n")
-    served = serve("--tokens", str(tmp_path / "tokens"))
-    monkeypatch.setenv("ROLLENV_TOKEN", token)
+    file, tokens = tokens_in(tmp_path, ann="environments")
+    with open(file, "a") as table:
+        table.write("rate = 5\n")
+    served = serve("--tokens", file)
+    monkeypatch.setenv("ROLLENV_TOKEN", tokens["ann"])
     env = rollenv.make(f"{served.address}/test:Echo-v0")
     env.reset(seed=1)
     connection, turn = connection_to(served), 0
@@ -295,20 +292,6 @@ def test_a_step_that_was_sent_ahead_in_another_thread_has_its_own_answer(server)
     assert shown[1].endswith(" a")
     for env in envs:
         env.close()
-
-
-def test_what_is_not_played_leaves_nothing(serve):
-    served = serve()
-    env = rollenv.make(f"{served.address}/test:Echo-v0")
-    env.reset(seed=5)
-    for turn in range(5):
-        RemoteEnv.steps_ahead([(env, "a")])
-        assert env.step("b")[0].startswith(f"{turn + 1} ")
-    connection = connection_to(served)
-    RemoteEnv.steps_ahead([(env, "a")])
-    env.close()
-    assert not connection._ahead, "answers that nobody collects"
-    assert eventually(lambda: health(served)["sessions"]["open"] == 0)
 
 
 def closes(frames):
@@ -447,19 +430,13 @@ def test_turns_that_are_watched_have_a_size():
     assert sum(len(turn["view"]) for _, turn in watched.turns) <= 2_000_000
 
 
-@pytest.mark.integration
 def test_a_connection_ends_when_its_token_expires(serve, tmp_path, monkeypatch):
-    import datetime
-
-    from rollenv.serve.auth import new_token
-
-    token, lines = new_token("ann", ["environments"])
-    file = tmp_path / "tokens"
-    file.write_text(lines)
+    file, tokens = tokens_in(tmp_path, ann="environments")
     soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)  # the server starts
-    file.write_text(f"{lines}expires = {soon.isoformat()}\n")
-    served = serve("--tokens", str(file))
-    monkeypatch.setenv("ROLLENV_TOKEN", token)
+    with open(file, "a") as table:
+        table.write(f"expires = {soon.isoformat()}\n")
+    served = serve("--tokens", file)
+    monkeypatch.setenv("ROLLENV_TOKEN", tokens["ann"])
     env = rollenv.make(f"{served.address}/test:Echo-v0")
     env.reset(seed=1)
 

@@ -14,6 +14,7 @@ import threading
 import pytest
 import yaml
 from clients import ROOT
+from played import to_the_end
 from serving import patient
 
 import rollenv
@@ -87,11 +88,7 @@ def test_a_container_plays_runs_programs_and_drains(contained, monkeypatch):
     assert done["run_result"]["stdout"] == "42 False\n"
     with rollenv.make(f"rollenv+ws://{server.address}/shell:Archives-v0-easy") as shell:
         shell.reset(seed=1)
-        reward, over = 0.0, False
-        while not over:
-            _, reward, terminated, truncated, _ = shell.step(shell.oracle_action())
-            over = terminated or truncated
-        assert reward == 1
+        assert to_the_end(shell)[-1][1] == 1
     server.wait(lambda: server.about()["State"]["Health"]["Status"] == "healthy", 60)
     assert server.printed("id", "-u").strip() == "10001"
     assert "Read-only" in server.printed("sh", "-c", "echo x > /opt/rollenv/x")

@@ -55,19 +55,6 @@ def test_a_session_is_its_owners(guarded):
     assert post("ann", "reset", sandbox_id=name, seed=1).status_code == 200
 
 
-def test_a_client_has_its_share_of_the_sessions_and_a_name_may_be_allowed(serve):
-    served = serve("--per-client", "1", "--allow-host", "hub.example", workers=1)
-    assert patient.get(served.http + "/livez", headers={"Host": "hub.example"}).status_code == 200
-
-    def make():
-        return patient.post(f"{served.http}/apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"})
-
-    assert make().status_code == 200
-    refused = make()
-    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
-    assert "of this client are taken" in refused.json()["detail"]
-
-
 def test_a_file_of_tokens_holds_no_token(tmp_path):
     token, lines = new_token("ann", ["environments"])
     file = tmp_path / "tokens.toml"

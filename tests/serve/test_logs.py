@@ -6,51 +6,37 @@ import json
 import time
 
 import pytest
-from serving import patient
+from serving import patient, tokens_in
+from waiting import eventually
 
 import rollenv
-from rollenv.serve.auth import new_token
 
 
 @pytest.fixture
 def told(serve, tmp_path):
-    """A server whose log can be read: (server, function that returns its entries)."""
-    file = (tmp_path / "log").open("w+")
-    server = serve("--log", "json", "--tokens", str(tokens(tmp_path)), stderr=file, workers=1)
+    """A server whose log can be read: (server, its player's token, function that returns its entries)."""
+    file, tokens = tokens_in(tmp_path, player="environments")
+    with (tmp_path / "log").open("w+") as log:
+        server = serve("--log", "json", "--tokens", file, stderr=log, workers=1)
 
-    def entries(event, deadline=10.0):
-        end = time.monotonic() + deadline
-        while True:
-            file.seek(0)
-            found = [e for e in map(json.loads, file.read().splitlines()) if event in (e.get("event"), e.get("path"))]
-            if found or time.monotonic() > end:
-                return found
-            time.sleep(0.05)
+        def written(event):
+            log.seek(0)
+            return [e for e in map(json.loads, log.read().splitlines()) if event in (e.get("event"), e.get("path"))]
 
-    yield server, entries
-    file.close()
-
-
-SECRET: dict[str, str] = {}
-
-
-def tokens(folder):
-    SECRET["token"], lines = new_token("player", ["environments"])
-    (folder / "tokens.toml").write_text(lines)
-    return folder / "tokens.toml"
+        yield server, tokens["player"], lambda event: eventually(lambda: written(event))
 
 
 @pytest.mark.slow
 def test_who_did_what_is_written_down_and_no_token(told, monkeypatch):
-    server, entries = told
-    monkeypatch.setenv("ROLLENV_TOKEN", SECRET["token"])
+    server, token, entries = told
+    monkeypatch.setenv("ROLLENV_TOKEN", token)
     env = rollenv.make(f"{server.address}/test:Echo-v0")
     env.reset(0)
     env.step("x")
     env.close()
     assert [e["client"] for e in entries("open")] == ["player"]
     assert entries("close")[0]["calls"] == 2
-    known = {"Authorization": f"Bearer {SECRET['token']}", "X-Request-ID": "mine-1"}
+    known = {"Authorization": f"Bearer {token}", "X-Request-ID": "mine-1"}
     answer = patient.post(f"{server.http}/apis/v1/envs/gem/list", headers=known)
     assert answer.headers["x-request-id"] == "mine-1"
     (line,) = entries("/apis/v1/envs/gem/list")
@@ -60,7 +46,7 @@ def test_who_did_what_is_written_down_and_no_token(told, monkeypatch):
     assert (answer.status_code, len(answer.headers["x-request-id"])) == (401, 16)
     (refused,) = entries("refused")
     text = json.dumps([*entries("open"), refused, *entries("/metrics")])
-    assert SECRET["token"] not in text
+    assert token not in text
     assert "guess" not in text
 
 

@@ -12,12 +12,11 @@ import httpx
 import pytest
 from clients import expected, run
 from plain_clients import ACCEPT, McpSession, ToolError
-from serving import patient
+from serving import patient, tokens_in
 from waiting import eventually
 
 import rollenv
 from rollenv.core.tools.mcp import MCPTool
-from rollenv.serve.auth import new_token
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +82,9 @@ def test_one_environment_needs_no_names(server):
     assert talk.end().status_code == 200
     assert eventually(lambda: held(server)[0] == before - 1)
     assert talk.post("tools/list").status_code == 404
-    assert "not registered" in McpSession(server.http, "/mcp/env/no:Such-v0").hello.text.replace(
-        "no environment is", "not"
-    )
-    assert McpSession(server.http, "/mcp/env/no:Such-v0").hello.status_code == 404
+    unknown = McpSession(server.http, "/mcp/env/no:Such-v0").hello
+    assert unknown.status_code == 404
+    assert "no environment is registered" in unknown.text
 
 
 def test_the_text_is_what_an_agent_reads(talk):
@@ -266,12 +264,10 @@ def test_a_client_that_leaves_in_the_middle_may_come_back(server, talk):
 
 @pytest.mark.integration
 def test_tokens_and_owners(serve, tmp_path):
-    scopes = {"ann": ["environments", "sandboxes"], "eve": ["environments", "sandboxes"], "bob": ["sandboxes"]}
-    scopes |= {"cat": ["environments"]}
-    made = {name: new_token(name, scope) for name, scope in scopes.items()}
-    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--protocols", "mcp", "--tokens", str(tmp_path / "t.toml"))
-    ann, eve, bob, cat = (McpSession(served.http, token=token) for token, _ in made.values())
+    both = "environments sandboxes"
+    file, tokens = tokens_in(tmp_path, ann=both, eve=both, bob="sandboxes", cat="environments")
+    served = serve("--protocols", "mcp", "--tokens", file)
+    ann, eve, bob, cat = (McpSession(served.http, token=token) for token in tokens.values())
     for token, why in ((None, "token is needed"), ("x", "token is wrong")):
         refused = McpSession(served.http, token=token).hello
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
@@ -297,7 +293,7 @@ def test_tokens_and_owners(serve, tmp_path):
     assert eve.post("tools/list").status_code == 404
     assert eve.end().status_code == 404
     assert ann.call("step", session=session, action="x")["reward"] == 1.0
-    assert McpSession(served.http, "/mcp/env/test:Echo-v0", made["cat"][0]).call("reset")["observation"]
+    assert McpSession(served.http, "/mcp/env/test:Echo-v0", tokens["cat"]).call("reset")["observation"]
 
 
 WRONG = [

@@ -9,6 +9,7 @@ import time
 
 import httpx
 import pytest
+from serving import tokens_in
 from waiting import eventually
 
 import rollenv
@@ -303,15 +304,6 @@ def test_a_call_that_hangs_ends_with_its_session(page):
     assert answers == [(404, "gone")]
 
 
-@pytest.mark.integration
-def test_a_hang_is_reported(serve):
-    served = Page(serve("--step-deadline", "1").http)
-    session = name()
-    served.ask("open", session=session, env="test:Moody-v0", seed="1")
-    assert served.post("step", session=session, action="hang").json()["how"] == "hung"
-    assert served.ask("step", session=session, action="hello")["observation"] == "turn 1"
-
-
 # -- replays -----------------------------------------------------------------------------------------------------------
 
 
@@ -458,16 +450,10 @@ def test_health_has_the_last_minutes_and_checks(page):
 @pytest.fixture
 def keys(serve, tmp_path):
     """A server with tokens: of two players and of whoever runs it."""
-    from rollenv.serve.auth import new_token
-
-    tokens, lines = {}, ""
-    for who, scopes in (("ann", ["environments"]), ("bob", ["environments"]), ("root", ["admin", "environments"])):
-        tokens[who], text = new_token(who, scopes)
-        lines += text
-    (tmp_path / "tokens.toml").write_text(lines)
+    file, tokens = tokens_in(tmp_path, ann="environments", bob="environments", root="admin environments")
 
     def start(*args):
-        served = serve("--tokens", str(tmp_path / "tokens.toml"), *args, workers=1)
+        served = serve("--tokens", file, *args, workers=1)
         return {who: Page(served.http, token) for who, token in (tokens | {"nobody": "", "wrong": "rollenv_x"}).items()}
 
     return start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving import patient
+from serving import patient, tokens_in
 
 import rollenv
 
@@ -62,15 +62,11 @@ def test_a_family_that_does_not_work_is_named(serve):
 
 @pytest.mark.integration
 def test_strangers_learn_no_numbers_and_no_reasons(serve, tmp_path):
-    from rollenv.serve.auth import new_token
-
-    admin, lines = new_token("boss", ["admin"])
-    other, more = new_token("player", ["environments"])
-    (tmp_path / "tokens.toml").write_text(lines + more)
-    server = serve("--tokens", str(tmp_path / "tokens.toml"), "--sandboxes", "0", env={"BROKEN": "1"})
-    for headers in ({}, {"Authorization": f"Bearer {other}"}):
+    file, tokens = tokens_in(tmp_path, boss="admin", player="environments")
+    server = serve("--tokens", file, "--sandboxes", "0", env={"BROKEN": "1"})
+    for headers in ({}, {"Authorization": f"Bearer {tokens['player']}"}):
         assert patient.get(f"{server.http}/metrics", headers=headers).status_code == 401
         assert patient.get(f"{server.http}/readyz", headers=headers, timeout=120).text == "broken: failed\n"
-    known = {"Authorization": f"Bearer {admin}"}
+    known = {"Authorization": f"Bearer {tokens['boss']}"}
     assert numbers(server, **known)[("rollenv_sandboxes_max",)] == 0
     assert "Missing" in patient.get(f"{server.http}/readyz", headers=known).text

@@ -12,15 +12,16 @@ import threading
 import time
 
 import pytest
-from plain_clients import plain
+from plain_clients import health, plain
 from prefix_proxy import below
-from serving import patient
+from waiting import eventually
 
 import rollenv
 from rollenv.core.checker import check_env
 from rollenv.core.errors import EpisodeOver, NoSuchAbility, UnknownEnv, UsageError
 from rollenv.core.vector import make_vec
 from rollenv.remote.address import parse
+from rollenv.remote.connection import Connection
 from rollenv.remote.env import Servers
 from rollenv.remote.protocol import EnvBroke, ServerFull, ServerLost, SessionGone
 
@@ -173,11 +174,12 @@ def test_threads_and_forks_have_connections_of_their_own(server):
         try:
             mine = rollenv.make(f"{server.address}/test:Echo-v0")
             mine.reset(2)
-            os._exit(0 if mine.step("child")[0].endswith("child") else 1)
+            os._exit(0 if all(each.step("child")[0].endswith("child") for each in (mine, env)) else 1)
         finally:
             os._exit(2)
     assert env.step("parent")[0].endswith("parent")
     assert os.waitpid(pid, 0)[1] == 0
+    assert env.step("parent")[0].startswith("2 "), "a fork has a session of its own"
 
 
 def test_failures_of_an_environment_leave_its_session_usable(server):
@@ -246,10 +248,7 @@ def test_sessions_of_clients_that_have_gone_end(serve):
         subprocess.run([sys.executable, "-c", code], env=environ, check=True, timeout=60)
     mine = rollenv.make(f"{served.address}/test:Echo-v0")
     mine.reset(1)
-    end = time.monotonic() + 20
-    while (left := patient.get(f"{served.http}/health").json()["sessions"]["open"]) > 1 and time.monotonic() < end:
-        time.sleep(0.2)
-    assert left == 1
+    assert eventually(lambda: health(served)["sessions"]["open"] == 1)
     assert mine.step("x")[0].startswith("1 ")
     mine.close()
 
@@ -258,9 +257,6 @@ def test_sessions_of_clients_that_have_gone_end(serve):
 def test_a_full_server_says_when_to_come_back(serve):
     served = serve("--sessions", "1")
     env = rollenv.make(f"{served.address}/test:Echo-v0")
-    from rollenv.remote.address import parse
-    from rollenv.remote.connection import Connection
-
     hasty = Connection(parse(served.address)[0][0], patience=0.0)
     with pytest.raises(ServerFull, match="1 sessions") as caught:
         hasty.ask("open", "n" * 20, "test:Echo-v0", {})
@@ -272,9 +268,6 @@ def test_a_full_server_says_when_to_come_back(serve):
 
 
 def test_a_client_that_waits_for_a_server_says_so(caplog):
-    from rollenv.remote.address import parse
-    from rollenv.remote.connection import Connection
-
     absent = Connection(parse("rollenv+ws://127.0.0.1:9")[0][0], patience=3.0)
     with pytest.raises(ServerLost):
         absent.ask("describe", "test:Echo-v0")

@@ -7,11 +7,15 @@ import signal
 
 import numpy as np
 import pytest
+from plain_clients import health
+from waiting import eventually
 
 import rollenv
 from rollenv.core.errors import UsageError
 from rollenv.core.vector import AutoresetMode, make_vec
 from rollenv.remote import protocol
+from rollenv.remote.address import parse
+from rollenv.remote.env import Servers
 from rollenv.remote.protocol import EnvBroke
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers
@@ -93,6 +97,7 @@ def test_one_that_fails_harms_no_other(server, trouble):
 
 
 def test_what_was_sent_ahead_and_not_played_is_forgotten(server):
+    before = health(server)["sessions"]["open"]
     envs = [rollenv.make(f"{server.address}/test:Echo-v0") for _ in range(2)]
     twin = rollenv.make(f"{server.address}/test:Echo-v0")
     for env in (*envs, twin):
@@ -102,8 +107,12 @@ def test_what_was_sent_ahead_and_not_played_is_forgotten(server):
     twin.reset(seed=5)
     assert envs[1].step("b") == twin.step("b")
     assert envs[1].step("c") == twin.step("c")
+    (connection,) = Servers.of(parse(f"{server.address}/test:Echo-v0")[0]).connections
+    type(envs[0]).steps_ahead([(env, "a") for env in envs])
     for env in (*envs, twin):
         env.close()
+    assert not connection._ahead, "answers that nobody collects"
+    assert eventually(lambda: health(server)["sessions"]["open"] <= before)
 
 
 @pytest.mark.integration

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 
 import pytest
@@ -82,33 +81,6 @@ class Slow(Session):
 
     async def act(self, observation, info):
         return Action("end" if observation == "turn 2" else "hang 0.2")
-
-
-@pytest.mark.integration
-def test_episodes_survive_servers_that_are_killed_and_stopped(serve):
-    servers = [serve(workers=1) for _ in range(3)]
-    hosts = ",".join(f"127.0.0.1:{served.port}" for served in servers)
-    workers = RemoteWorkers(f"rollenv+ws://{hosts}", ping_every=0.2, lost_after=2.0)
-    tasks = [Task("game:Sokoban-v0-easy", seed) for seed in range(250)]
-    threading.Timer(1.0, servers[0].signal, (signal.SIGKILL,)).start()
-    threading.Timer(1.5, servers[1].signal, (signal.SIGSTOP,)).start()
-    agent = OracleAgent(0.5)
-    there = collect(workers, tasks, 2, agent=agent, max_concurrent=64)
-    assert there == collect(None, tasks, 2, agent=agent)
-    assert all(t.complete for group in there for t in group)
-
-
-@pytest.mark.integration
-def test_a_rolling_restart_replays_nothing(serve):
-    servers = [serve("--drain", "60", workers=1) for _ in range(2)]
-    hosts = ",".join(f"127.0.0.1:{served.port}" for served in servers)
-    workers = RemoteWorkers(f"rollenv+ws://{hosts}", ping_every=0.2)
-    tasks = [Task("game:Sokoban-v0-easy", seed) for seed in range(200)]
-    threading.Timer(1.0, servers[0].signal, (signal.SIGTERM,)).start()
-    there = collect(workers, tasks, max_concurrent=16)
-    assert there == collect(None, tasks)
-    assert sum(t.replays for group in there for t in group) == 0
-    assert servers[0].process.wait(30) == 0
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])

@@ -7,18 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
-from serving import patient
+from listening import Answers, listening
+from played import to_the_end
+from serving import patient, tokens_in
 from waiting import eventually
 
 import rollenv
 from rollenv.core.errors import UnknownEnv
-from rollenv.serve.auth import new_token
 
 service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2", reason="needs the extra otel")
 
@@ -31,7 +29,7 @@ class Collector:
     def __init__(self):
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Answers):
             def do_POST(self):
                 asked = service.ExportTraceServiceRequest()
                 asked.ParseFromString(self.rfile.read(int(self.headers["content-length"])))
@@ -40,14 +38,7 @@ class Collector:
                 self.send_header("content-length", "0")
                 self.end_headers()
 
-            def log_message(self, *args):
-                pass
-
-        self.received = []
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-        port = self.server.server_address[1]
-        self.environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}", "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        self.received, self.handler = [], Handler
 
     def spans(self):
         return [
@@ -56,19 +47,20 @@ class Collector:
 
     def wait(self, name, count=1):
         """The spans of a name, once there are so many."""
-        end = time.monotonic() + 30
-        while len(found := [span for span in self.spans() if span.name == name]) < count:
-            assert time.monotonic() < end, sorted({span.name for span in self.spans()})
-            time.sleep(0.05)
-        return found
+
+        def named():
+            return [span for span in self.spans() if span.name == name]
+
+        assert eventually(lambda: len(named()) >= count), sorted({span.name for span in self.spans()})
+        return named()
 
 
 @pytest.fixture
 def collector():
     collector = Collector()
-    yield collector
-    collector.server.shutdown()
-    collector.server.server_close()
+    with listening(collector.handler) as address:
+        collector.environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{address}", "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        yield collector
 
 
 def about(span):
@@ -80,11 +72,7 @@ def test_a_call_has_a_span_and_its_worker_a_child(serve, collector):
     served = serve("--traces", env=collector.environ)
     env = rollenv.make(f"{served.address}/game:Sokoban-v0-tiny")
     env.reset(seed=3)
-    actions, over = [], False
-    while not over:
-        actions.append(env.oracle_action())
-        _, _, terminated, truncated, _ = env.step(actions[-1])
-        over = terminated or truncated
+    turns = len(to_the_end(env))
     with pytest.raises(UnknownEnv):
         rollenv.make(f"{served.address}/game:Sokobam-v0")
     env.close()
@@ -95,7 +83,7 @@ def test_a_call_has_a_span_and_its_worker_a_child(serve, collector):
     assert told["rollenv.owner"]
     assert (child.parent_span_id, child.trace_id) == (reset.span_id, reset.trace_id)
     assert {"rollenv.worker", "rollenv.env", "rollenv.session", "rollenv.method"} <= about(child).keys()
-    steps, below = collector.wait("call step", len(actions)), collector.wait("worker step", len(actions))
+    steps, below = collector.wait("call step", turns), collector.wait("worker step", turns)
     assert [span.parent_span_id for span in below] == [span.span_id for span in steps]
     wrong = eventually(
         lambda: [s for s in collector.spans() if s.name == "spec" and about(s)["rollenv.outcome"] == "UnknownEnv"]
@@ -105,10 +93,9 @@ def test_a_call_has_a_span_and_its_worker_a_child(serve, collector):
 
 @pytest.mark.integration
 def test_a_request_continues_the_trace_of_its_caller(serve, collector, tmp_path):
-    token, lines = new_token("ann", ["environments"])
-    (tmp_path / "tokens.toml").write_text(lines)
-    served = serve("--traces", "--tokens", str(tmp_path / "tokens.toml"), env=collector.environ)
-    headers = {"Authorization": f"Bearer {token}", "traceparent": CALLER}
+    file, tokens = tokens_in(tmp_path, ann="environments")
+    served = serve("--traces", "--tokens", file, env=collector.environ)
+    headers = {"Authorization": f"Bearer {tokens['ann']}", "traceparent": CALLER}
     client = httpx.Client(base_url=served.http, headers=headers, timeout=60)
     assert client.post("/openenv/game:Sokoban-v0-tiny/reset", json={"seed": 3}).status_code == 200
     assert client.post("/openenv/no:Such-v0/reset", json={}).status_code == 404
@@ -122,7 +109,7 @@ def test_a_request_continues_the_trace_of_its_caller(serve, collector, tmp_path)
     children = [span for span in collector.wait("worker reset") if span.parent_span_id == right.span_id]
     assert len(children) == 1
     assert not [span for span in collector.spans() if "livez" in span.name]
-    assert token not in str(collector.received)
+    assert tokens["ann"] not in str(collector.received)
 
 
 @pytest.mark.integration

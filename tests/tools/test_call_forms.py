@@ -185,6 +185,12 @@ def test_a_malformed_call_is_refused_with_a_word(action):
 @pytest.mark.parametrize(
     "action",
     [
+        "",
+        "{}",
+        '{"a": 1}',
+        "<tool_cal>",
+        "\\boxed{3}",
+        '{"tool_calls',
         "now()",
         'She said "now".',
         '{"name": "Ann", "age": 3}',
@@ -196,6 +202,7 @@ def test_a_malformed_call_is_refused_with_a_word(action):
 )
 def test_words_records_and_thoughts_are_no_calls(action):
     assert find_calls(action, "hermes", SCHEMAS)[0] == []
+    assert not FunctionTool(note, now).execute_action(action).is_valid
 
 
 @pytest.mark.parametrize("arguments", ["null", '""', '"null"', "{}", "[]", '"{}"'])

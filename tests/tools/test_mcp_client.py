@@ -1,12 +1,14 @@
 """The client of MCP servers: sessions that a server forgets, pages of tools, schemas, and all kinds of results."""
 
+import contextlib
 import json
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import pytest
+from listening import Answers
 
 from rollenv.core.tools.call_readers import ToolCall
 from rollenv.core.tools.calls import find_calls, unknown_argument
@@ -30,11 +32,8 @@ class Server:
         self.pages, self.results, self.schemas, self.forgotten = pages, results or {}, schemas or {}, forgotten
         self.stopped, outer = False, self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Answers):
             protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_):
-                pass
 
             def answer(self, status, data=None, session=""):
                 body = json.dumps(data).encode() if data else b""
@@ -97,30 +96,34 @@ class Server:
         self.http.server_close()
 
 
+@contextlib.contextmanager
+def connected(max_retries=3, **about):
+    """A server and a tool that is connected to it."""
+    server = Server(**about)
+    tool = MCPTool(server.url, max_retries=max_retries)
+    yield server, tool
+    tool.close()
+    server.stop()
+
+
 def call(tool, name, **arguments):
     return tool.call(ToolCall(name, arguments, 0))
 
 
 @pytest.mark.parametrize("forgotten", [(404, "Session not found"), (404, "?"), (400, "No valid session ID provided")])
 def test_a_session_that_the_server_forgot_is_opened_again(forgotten):
-    server = Server(forgotten=forgotten)
-    tool = MCPTool(server.url)
-    assert call(tool, "now") == (False, "{}")
-    for times in (2, 3):
-        server.sessions.clear()
+    with connected(forgotten=forgotten) as (server, tool):
         assert call(tool, "now") == (False, "{}")
-        assert server.begun == times
-    tool.close()
-    server.stop()
+        for times in (2, 3):
+            server.sessions.clear()
+            assert call(tool, "now") == (False, "{}")
+            assert server.begun == times
 
 
 def test_without_retries_the_call_after_the_lost_one_is_answered():
-    server = Server()
-    tool = MCPTool(server.url, max_retries=0)
-    server.sessions.clear()
-    assert [call(tool, "now")[0] for _ in range(3)] == [True, False, False]
-    tool.close()
-    server.stop()
+    with connected(max_retries=0) as (server, tool):
+        server.sessions.clear()
+        assert [call(tool, "now")[0] for _ in range(3)] == [True, False, False]
 
 
 def test_only_the_session_that_was_forgotten_is_opened_again_once_for_all_threads():
@@ -150,22 +153,16 @@ def test_a_server_that_starts_again_later_is_reached_again():
 
 
 def test_a_refusal_is_no_lost_session():
-    server = Server(pages=[["refuses"]])
-    tool = MCPTool(server.url)
-    assert call(tool, "refuses") == (True, "The call of refuses failed: this session has no such file")
-    assert (server.begun, server.calls) == (1, 1)
-    tool.close()
-    server.stop()
+    with connected(pages=[["refuses"]]) as (server, tool):
+        assert call(tool, "refuses") == (True, "The call of refuses failed: this session has no such file")
+        assert (server.begun, server.calls) == (1, 1)
 
 
 def test_tools_of_all_pages_are_offered():
-    server = Server(pages=[["a", "b"], [], ["c"]])
-    tool = MCPTool(server.url)
-    assert tool.names() == ["a", "b", "c"]
-    assert call(tool, "c") == (False, "{}")
-    assert server.cursors == [None, "1", "2"]
-    tool.close()
-    server.stop()
+    with connected(pages=[["a", "b"], [], ["c"]]) as (server, tool):
+        assert tool.names() == ["a", "b", "c"]
+        assert call(tool, "c") == (False, "{}")
+        assert server.cursors == [None, "1", "2"]
 
 
 def test_a_server_that_repeats_its_cursor_is_listed_once(monkeypatch):
@@ -211,13 +208,10 @@ def test_what_a_schema_does_not_forbid_is_sent(wanted, schema):
 
 def test_the_arguments_reach_the_server():
     schemas = {name.replace(" ", "_"): {"type": "object", **schema} for name, schema in SENT.items()}
-    server = Server(pages=[list(schemas)], schemas=schemas)
-    tool = MCPTool(server.url)
-    assert {name: call(tool, name, city="Bergen") for name in schemas} == dict.fromkeys(
-        schemas, (False, '{"city": "Bergen"}')
-    )
-    tool.close()
-    server.stop()
+    with connected(pages=[list(schemas)], schemas=schemas) as (_, tool):
+        assert {name: call(tool, name, city="Bergen") for name in schemas} == dict.fromkeys(
+            schemas, (False, '{"city": "Bergen"}')
+        )
 
 
 def test_a_parameter_described_as_true_is_a_parameter():
@@ -304,29 +298,22 @@ RESULTS = {
 
 def test_all_of_a_result_reaches_the_agent():
     names = {f"t{i}": name for i, name in enumerate(RESULTS)}
-    server = Server(pages=[list(names)], results={t: RESULTS[name][0] for t, name in names.items()})
-    tool = MCPTool(server.url)
-    assert {name: call(tool, t) for t, name in names.items()} == {n: (False, want) for n, (_, want) in RESULTS.items()}
-    tool.close()
-    server.stop()
+    with connected(pages=[list(names)], results={t: RESULTS[name][0] for t, name in names.items()}) as (_, tool):
+        assert {name: call(tool, t) for t, name in names.items()} == {
+            n: (False, want) for n, (_, want) in RESULTS.items()
+        }
 
 
 def test_an_error_is_told_in_every_form():
     parts = {"content": [{"type": "resource", "resource": {"uri": "e:1", "text": "disk is full"}}]}
     results = {"a": {"isError": True, **parts}, "b": {"isError": True, "content": [], "structuredContent": {"no": 1}}}
-    server = Server(pages=[["a", "b"]], results=results)
-    tool = MCPTool(server.url)
-    assert call(tool, "a") == (True, "[resource e:1]\ndisk is full")
-    assert call(tool, "b") == (True, '{"no": 1}')
-    tool.close()
-    server.stop()
+    with connected(pages=[["a", "b"]], results=results) as (_, tool):
+        assert call(tool, "a") == (True, "[resource e:1]\ndisk is full")
+        assert call(tool, "b") == (True, '{"no": 1}')
 
 
 def test_a_server_on_this_machine_is_not_asked_through_a_proxy(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
-    server = Server()
-    tool = MCPTool(server.url)
-    assert call(tool, "now") == (False, "{}")
-    tool.close()
-    server.stop()
+    with connected() as (_, tool):
+        assert call(tool, "now") == (False, "{}")

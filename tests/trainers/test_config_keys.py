@@ -23,12 +23,6 @@ from rollenv.trainers.config.section import union_of
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
-BASE = [
-    *words.RUN, "iterations=2", "keep_checkpoints=2", "model.warm_up.steps=100", "model.warm_up.lr=1e-2",
-    "rollout.groups_per_batch=3", "rollout.group_size=3", "optimizer.lr=5e-2", "optimizer.final_lr=1.0",
-    "optimizer.minibatch_sequences=4",
-]  # fmt: skip
-
 #: Keys that change no number and no file that a run compares by, and why.
 NO_DIFFERENCE = {
     "run_dir": "where all is written",
@@ -259,7 +253,7 @@ def outcome(folder, tmp_path_factory):
 
 def base_of(overrides, folder=Path("model")) -> list[str]:
     chosen = [o.replace("{MODEL}", str(folder)) for o in overrides]
-    sized = [o for o in BASE if not (o.startswith("model.size") and any("model.size={" in c for c in chosen))]
+    sized = [o for o in words.TRAINED if not (o.startswith("model.size") and any("model.size={" in c for c in chosen))]
     sized = [o for o in sized if not (o.startswith("model.warm_up") and any("model.warm_up={" in c for c in chosen))]
     if any(o.startswith("model.path") for o in chosen):
         sized = [o for o in sized if not o.startswith(("model.size", "model.warm_up"))]

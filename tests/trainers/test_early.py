@@ -11,34 +11,15 @@ import signal
 
 import pytest
 import torch
-import words
+from early_runs import COLLECT, EARLY, config_of, start
 from tiny_runs import numbers
 from waiting import eventually
 
 from rollenv.core.errors import UsageError
 from rollenv.core.interrupt import Terminated
 from rollenv.trainers.columns import TrainingError
-from rollenv.trainers.config import load_config
 from rollenv.trainers.early import EarlyUpdater
-from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.updater import Updater
-
-BASE = [
-    *words.RUN, "iterations=4", "model.warm_up.steps=100", "model.warm_up.lr=1e-2", "rollout.groups_per_batch=6",
-    "rollout.group_size=4", "optimizer.lr=2e-2", "optimizer.epochs=1",
-]  # fmt: skip
-EARLY = "batches.kind=early"
-COLLECT = ["batches.kind=collect", "optimizer.minibatch_sequences=100000"]
-
-
-def config_of(*overrides):
-    return load_config("sokoban", [*BASE, *overrides])
-
-
-def start(path, *overrides) -> Trainer:
-    config = config_of(*overrides, f"run_dir={path}")
-    return Trainer(config, RunDir(path) if path.exists() else RunDir.create(config, "sokoban"))
 
 
 class Delayed:

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import words
-from test_config_keys import BASE
 from tiny_runs import numbers
 
 from rollenv import UsageError
@@ -126,7 +125,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def config_of(*overrides: str):
-    return load_config("sokoban", [*BASE, *overrides])
+    return load_config("sokoban", [*words.TRAINED, *overrides])
 
 
 def trained(name: str, *overrides: str, **functions):

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import words
-from test_config_keys import BASE
 
 import rollenv
 from rollenv import UsageError
@@ -189,7 +188,7 @@ def test_metrics_keep_the_environments_reward_apart_from_the_trained_one(tmp_pat
     names = {"function": "own_rewards_test:zero_to_one", "group": "own_rewards_test:best"}
 
     def trained(*overrides):
-        config = load_config("sokoban", [*BASE, "iterations=1", *overrides])
+        config = load_config("sokoban", [*words.TRAINED, "iterations=1", *overrides])
         run = RunDir.create(config, "sokoban")
         with Trainer(config, run) as trainer:
             trainer.fit()
@@ -211,12 +210,12 @@ def test_metrics_keep_the_environments_reward_apart_from_the_trained_one(tmp_pat
 
 def test_a_reward_function_is_checked_before_anything_begins():
     with pytest.raises(UsageError, match=r"rewards.function 'json:no_such' cannot be loaded"):
-        load_config("sokoban", [*BASE, "rewards.function=json:no_such"])
+        load_config("sokoban", [*words.TRAINED, "rewards.function=json:no_such"])
     with pytest.raises(UsageError, match=r"rewards.function: json:loads takes s, and can take"):
-        load_config("sokoban", [*BASE, "rewards.function=json:loads"])
+        load_config("sokoban", [*words.TRAINED, "rewards.function=json:loads"])
     unused = [f"rewards.function={__name__}:nothing_wrong", "rewards.success_only=true"]
     with pytest.raises(UsageError, match=r"rewards.function does nothing here, only with rewards.success_only=false"):
-        load_config("sokoban", [*BASE, *unused])
+        load_config("sokoban", [*words.TRAINED, *unused])
 
 
 def nothing_wrong(answer):

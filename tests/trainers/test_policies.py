@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from token_turns import TASK, gradients, trajectory
 
 from rollenv import UsageError
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.engines.scoring import score
-from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.rollout.types import Group, Trajectory, Turn
 from rollenv.trainers.experience import Experience, experience, micro_batches
 from rollenv.trainers.policies.base import Output
 from rollenv.trainers.policies.critic import Critic
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
 
-TASK = Task("test:Any-v0", 0)
 BOTH: tuple[Output, ...] = ("logprobs", "entropy")
 
 _LAYERS = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2}
@@ -107,12 +107,6 @@ def tolerance(name: str) -> dict[str, float]:
     return {"atol": 1e-9, "rtol": 1e-7} if name == "gpt2" else {"atol": 2e-5, "rtol": 1e-4}
 
 
-def trajectory(*parts: tuple[tuple[int, ...], tuple[int, ...]]) -> Trajectory:
-    """Turns of (prompt, response)."""
-    turns = [Turn(prompt, response, (-1.0,) * len(response), 0.0, "", "") for prompt, response in parts]
-    return Trajectory(TASK, turns, "terminated")
-
-
 def batch(samples: str) -> Experience:
     """Samples of many lengths: the same ones twice, some with equal inputs, some that others begin with, a family."""
     rng = random.Random(5)
@@ -165,13 +159,6 @@ def asked(policy: LocalPolicy, data: Experience, pieces: list[list[int]]) -> tup
 def loss_of(logprobs, entropies, rows, data):
     a, b = (torch.from_numpy(data.columns[name])[rows] for name in ("a", "b"))
     return (a * logprobs).sum() + (b * entropies).sum()
-
-
-def gradients(model) -> torch.Tensor:
-    """All of them, which are forgotten."""
-    out = torch.cat([p.grad.flatten().double() for p in model.parameters() if p.grad is not None])
-    model.zero_grad()
-    return out
 
 
 def alike(some, others, **within):

@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from answered import answered, thinking, worth
 
 from rollenv import UsageError
 from rollenv.agents.base import AgentFailed, OracleAgent
 from rollenv.agents.chat.endpoint import Endpoint, Patience
 from rollenv.core.errors import RollenvError
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.rollout.types import Task
 from rollenv.trainers.config.load import parse_config
 from rollenv.trainers.rewards import ByDomain, Format, Judge, JudgeFailed, Sum
 from rollenv.trainers.rewards.configured import DomainRewards
@@ -22,15 +23,6 @@ sys.path.append(str(Path(__file__).parent.parent / "agents"))
 from chat_server import ChatServer, completion
 
 SUMS = TaskTemplate("math:Arithmetic-v0-digit")
-
-
-def answered(*texts, task=None, tokens=0, asked="What is 1 + 1?"):
-    turns = [Turn((1,), (2,) * tokens, (0.0,) * tokens, 0.0, text, asked) for text in texts]
-    return Trajectory(task or Task("math:Arithmetic-v0-digit", 0), turns, "terminated")
-
-
-def worth(reward, trajectory):
-    return asyncio.run(reward(trajectory))
 
 
 def always(value):
@@ -203,11 +195,6 @@ def test_a_judge_that_does_not_judge_gives_no_reward_and_does_not_hang(behave):
             worth(judge, answered("x"))
     assert judge.metrics()["judge/failures"] == 1
     assert judge.metrics()["judge/verdicts"] == 0
-
-
-def thinking(raw, text):
-    turn = Turn((1,), (2,), (0.0,), 0.0, text, "What?", raw=raw)
-    return Trajectory(Task("math:Arithmetic-v0-digit", 0), [turn], "terminated")
 
 
 def test_thoughts_are_no_part_of_an_answer_that_is_judged():

@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from test_early import COLLECT, EARLY, start
+from early_runs import COLLECT, EARLY, start
 
 from rollenv import UsageError
 from rollenv.agents import LocalAgent

@@ -5,11 +5,10 @@ import logging
 import struct
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from listening import Answers, listening
 
 from rollenv import MissingExtra, UsageError
 from rollenv.plugins.trackers import AlertTracker, MlflowTracker, SwanLabTracker
@@ -188,22 +187,17 @@ def test_a_missing_package_is_a_line_with_the_command_that_installs_it(tracker, 
 def test_alarms_are_posted_to_the_webhook_and_a_webhook_that_fails_is_one_warning(tmp_path, caplog):
     posted = []
 
-    class Webhook(BaseHTTPRequestHandler):
+    class Webhook(Answers):
         def do_POST(self):
             posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(200 if len(posted) == 1 else 500)
             self.end_headers()
 
-        def log_message(self, *args):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Webhook) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        trackers = Trackers([AlertTracker(f"http://127.0.0.1:{server.server_port}/hook")])
+    with listening(Webhook) as address:
+        trackers = Trackers([AlertTracker(f"http://{address}/hook")])
         trackers.start(tmp_path / "run-7", CONFIG)
         for iteration in (3, 4, 5):
             trackers.alarm(iteration, Alarm("entropy_collapse", "entropy fell to 0.01", "Lower the learning rate"))
-        server.shutdown()
     assert [(body["run"], body["iteration"], body["alarm"]) for body in posted] == [
         ("run-7", iteration, "entropy_collapse") for iteration in (3, 4, 5)
     ]

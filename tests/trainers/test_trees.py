@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from test_policies import TASK, gradients, trajectory
+from token_turns import TASK, gradients, trajectory
 from torch.utils.checkpoint import checkpoint
 
 from rollenv.rollout.types import Group

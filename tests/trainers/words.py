@@ -12,6 +12,13 @@ RUN = [
     "checkpoint_every=1", "eval.episodes=4", "eval.every=2",
 ]  # fmt: skip
 
+#: Those of a run of two iterations that changes the weights.
+TRAINED = [
+    *RUN, "iterations=2", "keep_checkpoints=2", "model.warm_up.steps=100", "model.warm_up.lr=1e-2",
+    "rollout.groups_per_batch=3", "rollout.group_size=3", "optimizer.lr=5e-2", "optimizer.final_lr=1.0",
+    "optimizer.minibatch_sequences=4",
+]  # fmt: skip
+
 
 class Words(rollenv.Env):
     """``turns`` words, one after another. A right one pays ``pay``, others what their letters make."""

@@ -153,10 +153,6 @@ def test_contradicting_settings_are_errors(settings):
         ObservationWrapper(rollenv.make(ENV), **settings)
 
 
-def test_a_wrapper_needs_nothing_by_default():
-    assert ObservationWrapper(rollenv.make(ENV)).reset(0)[0]
-
-
 def test_unknown_names_and_missing_tokenizers_are_errors():
     with pytest.raises(UsageError, match="concat_chat"):
         wrap(rollenv.make(ENV), {"concat_chats": {}})
@@ -210,16 +206,6 @@ def test_tracking_counts_and_remembers_the_last_episode():
     assert info["prev_ep_step_counter"] == 3
     assert info["prev_ep_cumulative_rewards"] == pytest.approx(total)
     assert info["step_counter"] == 0
-
-
-def test_inner_attributes_are_live_and_abilities_pass_through():
-    env = wrapped("concat", "episode_tracking")
-    env.reset(0)
-    before = env.turn
-    env.step(env.sample_random_action())
-    assert env.turn == before + 1
-    assert isinstance(env.spawn(), EpisodeTrackingWrapper)
-    assert env.unwrapped is env.env.env
 
 
 def test_environments_with_one_tool_object_can_be_stepped_in_threads():

@@ -203,6 +203,7 @@ REPORTS = {
 
         "signal handler": "import os, signal\nsignal.signal(15, lambda *a: os._exit(0))\ndef solve(*a): os.kill(os.getpid(), 15)",
     "killed": "import os\ndef solve(*a): os.kill(os.getpid(), 9)",
+    "hangs": "while True: pass",
     "asserts away": "def solve(*a): raise AssertionError",
     "stops iteration": "def solve(*a): raise StopIteration",
     "interrupts": "def solve(*a): raise KeyboardInterrupt",

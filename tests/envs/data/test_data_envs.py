@@ -35,22 +35,6 @@ def play(env, action, **reset):
 # -- every id --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("env_id", "file"),
-    [
-        ("math:GSM8K", "gsm8k/train.jsonl"),
-        ("eval:MATH500", "math/math500_test.jsonl"),
-        ("code:MBPP", "mbpp/mbpp.jsonl"),
-        pytest.param("eval:MBPP", "mbpp/mbpp.jsonl", marks=pytest.mark.slow),
-        pytest.param("code:HumanEval", "humaneval/HumanEval.jsonl.gz", marks=pytest.mark.slow),
-    ],
-)
-def test_ids_keep_their_promises_on_published_data(env_id, file, data):
-    data(file)
-    check_env(env_id, episodes=5)
-
-
 @pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["math:GSM8K", "eval:AIME24"])
@@ -132,14 +116,6 @@ def test_an_action_without_a_box(asked, reward):
 def test_the_question_says_where_the_answer_belongs():
     assert "\\boxed{}" in MathEnv(dataset=MATH).reset(idx=0)[0]
     assert MathEnv(dataset=MATH, instruct=False).reset(idx=0)[0] == "1 + 1?"
-
-
-def test_gsm8k_oracle_wins_and_the_wrong_number_loses(data):
-    data("gsm8k/test.jsonl")
-    env = rollenv.make("math:GSM8K", split="test")
-    for i in range(0, len(env.rows), 7):
-        assert play(env, env.reset(idx=i) and env.oracle_action(), idx=i)[1] == 1.0
-        assert play(env, f"\\boxed{{{int(env.gold.replace(',', '')) + 1}}}", idx=i)[1] == 0.0
 
 
 # -- questions -------------------------------------------------------------------------------------------------------
@@ -289,7 +265,7 @@ def test_wrong_question_settings():
 
 NAN = float("nan")
 #: Cells that are no text, number or list of those.
-MISSING = [None, NAN, "", " \n", [], [""], [None], [NAN]]
+MISSING = [None, NAN, "", " \n", [], [""], [None], [NAN], np.array([None])]
 ODD = [b"bytes", {"a": 1}, {}, object(), [{"role": "user"}], [["2"]]]
 NOTHING = [*MISSING, *ODD]
 CHAT = [{"role": "user", "content": "2 + 2?"}]
@@ -323,8 +299,16 @@ def test_a_row_without_a_gold_answer_is_asked_and_never_paid(env, column, cell, 
         assert play(played, f"\\boxed{{{answer}}}", idx=0)[1] == 0.0
 
 
+@pytest.mark.parametrize(("env", "column"), [(MathEnv, "problem"), (QaEnv, "question")])
+def test_no_oracle_plays_a_row_without_a_gold_answer(env, column):
+    played = env(dataset=[{column: "q", "answer": None}])
+    played.reset(seed=0)
+    with pytest.raises(UsageError, match="row 0"):
+        played.oracle_action()
+
+
 @pytest.mark.parametrize(
-    "gold", ["4", 4, 4.0, True, np.int64(4), ["4", "5"], ("4",), np.array([4, 5]), [None, 4], "0", 0]
+    "gold", ["4", 4, 4.0, True, np.int64(4), ["4", "5"], ("4",), {"4"}, np.array([4, 5]), [None, 4], "0", 0]
 )
 def test_answers_of_any_plain_kind_are_played(gold):
     for env, question in ((MathEnv, "problem"), (QaEnv, "question")):
@@ -344,10 +328,3 @@ def test_answers_of_any_plain_kind_are_played(gold):
 def test_rows_that_are_none_are_refused_by_name(rows, says):
     with pytest.raises(UsageError, match=says):
         rollenv.make("qa:HotpotQA", dataset=rows).reset(options={"index": 1})
-
-
-def test_accepted_answers_may_be_an_array_or_a_set():
-    for accepted in (np.array(["Paris", "paris"]), {"Paris"}):
-        env = rollenv.make("qa:HotpotQA", dataset=[{"problem": "q", "answer": accepted}])
-        env.reset(seed=0)
-        assert env.step("<answer>paris</answer>")[1] == 1.0

@@ -382,12 +382,6 @@ def test_templates_are_the_first_ones(templates):
     assert drawn == set(range(templates))
 
 
-@pytest.mark.parametrize("templates", [0, len(TEMPLATES) + 1])
-def test_templates_that_there_are_not_are_refused(templates):
-    with pytest.raises(UsageError, match="templates"):
-        OneLine(templates=templates)
-
-
 def test_part_of_the_tests():
     env = at(15, partial=True, tests=20)
     expected = sum(not value for value in env._expected()) / 20
@@ -412,7 +406,17 @@ def test_a_runner_takes_any_function(program, reward):
     assert env.step(text)[1] == reward
 
 
-@pytest.mark.parametrize("kwargs", [{"tests": 2}, {"sandbox": "nowhere"}, {"constants": 0}, {"arguments": (5, 1)}])
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"tests": 2},
+        {"sandbox": "nowhere"},
+        {"constants": 0},
+        {"arguments": (5, 1)},
+        {"templates": 0},
+        {"templates": len(TEMPLATES) + 1},
+    ],
+)
 def test_wrong_settings_of_one_line(kwargs):
     with pytest.raises(UsageError):
         rollenv.make("code:OneLine-v0", **kwargs)

@@ -1,6 +1,7 @@
 """FrozenLake: maps, ice, rewards, the oracle."""
 
 import pytest
+from boards import at
 from played import to_the_end
 
 import rollenv
@@ -26,21 +27,12 @@ def test_starts_and_goals_vary():
     assert len(seen) > 180
 
 
-def at(env, player, goal, holes=()):
-    env.reset(0)
-    state = env.get_state()
-    state["env"] |= {"player": player, "goal": goal, "holes": list(holes)}
-    env.set_state(state)
-    return env
-
-
 def test_goal_hole_and_border():
-    env = rollenv.make("roll:FrozenLake-v0")
-    at(env, 0, 1)
+    env = at("roll:FrozenLake-v0", player=0, goal=1, holes=[])
     observation, *_ = env.step("<answer>up</answer>")
     assert "border" in observation
     assert env.step("<answer>right</answer>")[1:4] == (1.0, True, False)
-    at(env, 0, 15, [1])
+    env = at("roll:FrozenLake-v0", player=0, goal=15, holes=[1])
     result = env.step("<answer>right</answer>")
     assert result[1:4] == (0.0, True, False)
     assert result[4]["success"] is False
@@ -49,7 +41,7 @@ def test_goal_hole_and_border():
 
 @pytest.mark.parametrize(("env_id", "penalty"), [("ragen:FrozenLake-v0", -0.1), ("roll:FrozenLake-v0", -0.01)])
 def test_a_malformed_action_costs_and_the_episode_goes_on(env_id, penalty):
-    env = at(rollenv.make(env_id), 0, 15)
+    env = at(env_id, player=0, goal=15, holes=[])
     result = env.step("left")
     assert result[1:4] == (pytest.approx(penalty), False, False)
     assert env.player == 0
@@ -68,7 +60,7 @@ def test_slippery_ice_goes_one_third_each_way():
 
 def test_the_oracle_weighs_the_chance_of_sliding():
     """Beside a hole, walking along the far border is safer than the short way."""
-    env = at(rollenv.make("ragen:FrozenLake-v0"), 1, 3, [5, 6])
+    env = at("ragen:FrozenLake-v0", player=1, goal=3, holes=[5, 6])
     assert env.oracle_action().startswith("<answer>up")
 
 

@@ -1,11 +1,11 @@
 """WikiGame: the encyclopedia made here, and a MediaWiki server (a local one that speaks its API)."""
 
-import http.server
 import json
-import threading
 import urllib.parse
 
 import pytest
+from boards import boxed
+from listening import Answers, listening
 
 import rollenv
 from rollenv import Unsolvable, UsageError
@@ -19,7 +19,7 @@ PAGES = {
 }
 
 
-class Api(http.server.BaseHTTPRequestHandler):
+class Api(Answers):
     """MediaWiki's action=query for PAGES; links come two at a time."""
 
     def do_GET(self):
@@ -52,23 +52,11 @@ class Api(http.server.BaseHTTPRequestHandler):
             answer["continue"] = {"plcontinue": str(first + 2), "continue": "||"}
         return answer
 
-    def log_message(self, *args):
-        pass
-
 
 @pytest.fixture(scope="module")
 def url():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/w/api.php"
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def boxed(text):
-    return f"\\boxed{{{text}}}"
+    with listening(Api) as address:
+        yield f"http://{address}/w/api.php"
 
 
 # -- the encyclopedia made here ----------------------------------------------------------------------------------------

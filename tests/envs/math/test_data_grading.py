@@ -212,7 +212,16 @@ def test_math500_refuses_the_answers_of_other_problems(data):
 
 # -- the processes ---------------------------------------------------------------------------------------------------
 
-HOSTILE = ["9^{9^{9^{9}}}", "(x+1)^{50000}", "10000000!", "{" * 450 + "}" * 450, "\\frac{" * 160, "(" * 500 + ")" * 500]
+#: The first would take hours in one call that no Python code can interrupt.
+HOSTILE = [
+    "9^{9^{9}}",
+    "9^{9^{9^{9}}}",
+    "(x+1)^{50000}",
+    "10000000!",
+    "{" * 450 + "}" * 450,
+    "\\frac{" * 160,
+    "(" * 500 + ")" * 500,
+]
 
 
 @pytest.mark.combinations
@@ -229,11 +238,6 @@ def test_an_answer_of_a_megabyte_never_reaches_a_grader():
     assert not grade("\\sqrt{2}", "{" * 10**6)
     assert not grade("5", "9" * 10**6)
     assert pool._all == before
-
-
-def test_the_limit_holds_whatever_holds_the_interpreter():
-    """Computing it would take hours in one call that no Python code can interrupt."""
-    assert grade("5", "9^{9^{9}}", seconds=0.25) is False
 
 
 @pytest.mark.slow

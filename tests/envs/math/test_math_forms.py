@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollenv import UsageError
 from rollenv.envs.math.compare import compare
 from rollenv.envs.math.env import MathEnv
 from rollenv.envs.math.grade import grade
@@ -74,21 +73,6 @@ def test_other_forms_are_paid_and_near_misses_are_not(right):
 )  # fmt: skip
 def test_forms_that_need_no_algebra(gold, answer, equal):
     assert compare(gold, answer) is equal
-
-
-@pytest.mark.parametrize("missing", [None, float("nan"), np.array([None]), [None], ""])
-def test_a_row_without_an_answer_pays_nothing(missing):
-    env = MathEnv(dataset=[{"problem": "?", "answer": missing}])
-    env.reset(seed=0)
-    said = "nan" if missing != missing else "None"
-    assert env.step(f"\\boxed{{{said}}}")[1] == 0.0
-
-
-def test_a_missing_answer_is_an_error_of_the_row():
-    env = MathEnv(dataset=[{"problem": "?", "answer": None}])
-    env.reset(seed=0)
-    with pytest.raises(UsageError, match="row 0"):
-        env.oracle_action()
 
 
 @pytest.mark.parametrize(

@@ -113,31 +113,13 @@ def test_seats_keep_their_state() -> None:
     assert twin.step(twin.oracle_action()) == env.step(env.oracle_action())
 
 
-def bad_episode(kind: str, spoiled: str = "end") -> tuple[bool, bool, dict[str, Any]]:
-    env = rollenv.make("service:Airline-v0", user="seat", spoiled=spoiled)
+def test_a_user_may_be_counted_only() -> None:
+    env = rollenv.make("service:Airline-v0", user="seat", spoiled="count")
     env.reset(0)
     env.step(env.oracle_action())
     env.step("Would you tell me your booking number, please?")
-    _, reward, terminated, truncated, info = env.step(BAD[kind])
-    assert reward == 0
-    return terminated, truncated, info
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_user_who_breaks_a_rule_is_found_and_counted(kind: str) -> None:
-    terminated, truncated, info = bad_episode(kind)
-    assert (terminated, truncated, info["success"]) == (False, True, [False, False])
-    counts = {name: info["metrics"][f"user_{name}"] for name in KINDS}
-    assert counts[kind] >= 1
-    assert sum(count > 0 for count in counts.values()) == 1
-    assert info["metrics"]["spoiled"] == 1
-    assert info["spoiled"]
-
-
-def test_a_user_may_be_counted_only() -> None:
-    terminated, truncated, info = bad_episode("contradictions", spoiled="count")
-    assert (terminated, truncated) == (False, False)
-    assert "spoiled" not in info
+    _, reward, terminated, truncated, info = env.step(BAD["contradictions"])
+    assert (reward, terminated, truncated, "spoiled" in info) == (0, False, False, False)
 
 
 @pytest.mark.parametrize("settings", [{"spoiled": "never"}, {"user": "nobody"}, {"user": "local:"}, {"user": "chat:m"}])

@@ -253,7 +253,8 @@ def test_only_the_last_message_counts_and_not_a_long_one():
     [
         {"size": "huge"}, {"size": 3}, {"size": True}, {"goals": 0}, {"goals": (3, 2)}, {"goals": "2"}, {"goals": 9},
         {"distractors": -1}, {"distractors": 13}, {"missing": "nothing"}, {"long_context": -5}, {"errors": 1.0},
-        {"split": "validation"}, {"calls": "xml"},
+        {"split": "validation"}, {"calls": "xml"}, {"policy": "maybe"}, {"max_turns": 1.5},
+        {"max_turns": float("nan")}, {"format_reward": float("nan")}, {"format_reward": float("-inf")},
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(settings):
@@ -268,11 +269,13 @@ def test_settings_that_cannot_be_are_refused(settings):
         ("tools:Search-v0", {"policy": True}),
         ("tools:Search-v0", {"hops": 0}),
         ("tools:Sheet-v0", {"policy": True}),
+        ("tools:Sheet-v0", {"missing": "functions"}),
+        ("tools:Tiny-v0", {"brief": "maybe"}),
         ("tools:SQL-v0", {"missing": "functions"}),
     ],
 )
 def test_suites_refuse_what_they_do_not_have(env_id, settings):
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=next(iter(settings))):
         rollenv.make(env_id, **settings)
 
 

@@ -15,11 +15,9 @@ from rollenv.envs.webshop.generate import KINDS, REALISTIC, STYLES, Style, gener
 IDS = ("webshop:mini-easy", "webshop:mini", "webshop:mini-hard")
 
 
-@pytest.mark.combinations
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", IDS)
-def test_the_ids_keep_what_they_promise(env_id):
-    rollenv.check_env(env_id, episodes=10)
+def test_an_id_keeps_what_it_promises():
+    rollenv.check_env("webshop:mini-easy", episodes=10)
 
 
 @pytest.mark.parametrize("env_id", IDS)

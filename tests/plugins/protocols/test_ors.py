@@ -9,12 +9,11 @@ import time
 import httpx
 import pytest
 from clients import expected, run
-from serving import patient
+from serving import patient, tokens_in
 
 import rollenv
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UsageError
-from rollenv.serve.auth import new_token
 from rollenv.serve.server import EnvServer, Settings
 
 
@@ -346,14 +345,12 @@ def test_leases(serve):
 
 @pytest.mark.integration
 def test_keys_and_owners(serve, tmp_path):
-    made = {name: new_token(name, [scope]) for name, scope in (("ann", "environments"), ("eve", "environments"))}
-    made["bob"] = new_token("bob", ["sandboxes"])
-    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--protocols", "ors", "--tokens", str(tmp_path / "t.toml"))
-    for key in (None, "x", made["bob"][0]):
+    file, tokens = tokens_in(tmp_path, ann="environments", eve="environments", bob="sandboxes")
+    served = serve("--protocols", "ors", "--tokens", file)
+    for key in (None, "x", tokens["bob"]):
         headers = {"X-API-Key": key} if key else {}
         assert patient.get(f"{served.http}/version", headers=headers).status_code == 401
-    ann, eve = (Ors(served.http, key=made[name][0]) for name in ("ann", "eve"))
+    ann, eve = (Ors(served.http, key=tokens[name]) for name in ("ann", "eve"))
     ann.begin()
     eve.http.headers["X-Session-ID"] = ann.name
     for path in ("ping", "call"):
@@ -361,7 +358,7 @@ def test_keys_and_owners(serve, tmp_path):
     assert eve.create().status_code in (400, 410)
     assert eve.post("delete").status_code == 200
     assert ann.call(action="x")["ok"], "nothing was ended"
-    bearer = {"Authorization": f"Bearer {made['ann'][0]}"}
+    bearer = {"Authorization": f"Bearer {tokens['ann']}"}
     assert patient.get(f"{served.http}/version", headers=bearer).status_code == 200
 
 
@@ -465,9 +462,8 @@ def test_the_real_client(server):
 
 @pytest.mark.integration
 def test_the_real_client_waits_for_room_and_needs_its_key(serve, tmp_path):
-    token, lines = new_token("ann", ["environments"])
-    (tmp_path / "t.toml").write_text(lines)
-    served = serve("--protocols", "ors", "--sessions", "1", "--tokens", str(tmp_path / "t.toml"))
+    file, tokens = tokens_in(tmp_path, ann="environments")
+    served = serve("--protocols", "ors", "--sessions", "1", "--tokens", file)
     code = """
 from concurrent.futures import ThreadPoolExecutor
 from openreward import OpenReward
@@ -481,5 +477,5 @@ try:
 except Exception as error:
     print(type(error).__name__)
 """
-    assert real(served, code, OPENREWARD_API_KEY=token) == ["4.0"]
+    assert real(served, code, OPENREWARD_API_KEY=tokens["ann"]) == ["4.0"]
     assert real(served, code, OPENREWARD_API_KEY="wrong") == ["AuthenticationError"]

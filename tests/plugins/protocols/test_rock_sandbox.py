@@ -8,10 +8,8 @@ import time
 import httpx
 import pytest
 from clients import run
-from serving import patient
+from serving import patient, tokens_in
 from waiting import eventually
-
-from rollenv.serve.auth import new_token
 
 PATH = "/apis/envs/sandbox/v1"
 
@@ -231,15 +229,13 @@ def test_commands_that_fail(box):
 @pytest.mark.integration
 def test_a_command_that_takes_too_long_does_not_poison_the_session(box):
     box.call("create_session", session="a")
-    began = time.monotonic()
-    why = box.failed("run_in_session", 6000, session="a", command="export Z=9; echo begun; sleep 60", timeout=1)
+    why = box.failed("run_in_session", 6000, session="a", command="export Z=9; echo begun; sleep 100000", timeout=1)
     assert "longer than 1 s" in why
     assert "begun" in why
-    assert time.monotonic() - began < 40
-    assert box.sh("echo $Z", timeout=5)["output"] == "9"
-    stubborn = "trap '' INT; sh -c \"trap '' INT; sleep 60\""
+    assert box.sh("echo $Z")["output"] == "9"
+    stubborn = "trap '' INT; sh -c \"trap '' INT; sleep 100000\""
     box.failed("run_in_session", 6000, session="a", command=stubborn, timeout=1)
-    assert box.sh("echo well", timeout=10)["output"] == "well"
+    assert box.sh("echo well")["output"] == "well"
 
 
 @pytest.mark.integration
@@ -447,9 +443,8 @@ def test_rock(server):
 
 @pytest.mark.integration
 def test_rock_with_a_token(serve, tmp_path):
-    token, lines = new_token("ann", ["sandboxes"])
-    (tmp_path / "t.toml").write_text(lines)
-    served = serve("--protocols", "rock", "--tokens", str(tmp_path / "t.toml"))
+    file, tokens = tokens_in(tmp_path, ann="sandboxes")
+    served = serve("--protocols", "rock", "--tokens", file)
     code = """
 import asyncio, logging, os
 from rock.sdk.sandbox.client import Sandbox
@@ -466,4 +461,4 @@ except Exception as error:
     assert "401" in str(error), error
     print("refused")
 """
-    assert run("rock", code, URL=served.http, TOKEN=token) == ["refused"]
+    assert run("rock", code, URL=served.http, TOKEN=tokens["ann"]) == ["refused"]

@@ -10,11 +10,11 @@ import re
 import subprocess
 import sys
 import sysconfig
-import threading
 import zipfile
 from pathlib import Path
 
 import pytest
+from listening import listening
 
 from rollenv.core.errors import UsageError
 from rollenv.plugins.publishing.package_index import check_contents, check_wheel, read_wheel
@@ -58,14 +58,8 @@ def index(tmp_path, rollenv_command):
 
 @pytest.fixture
 def served(index):
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(index))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with listening(functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(index))) as address:
+        yield f"http://{address}"
 
 
 @pytest.mark.slow

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from answered import answered, thinking, worth
 from hypothesis import given
 from hypothesis import strategies as st
-from test_rewards import answered, thinking, worth
 
 from rollenv import UsageError
 from rollenv.plugins.rewards.instructions import CHECKS, Instructions, follows
