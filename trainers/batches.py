@@ -33,7 +33,7 @@ def weights_for_player(policy: Policy, form: WeightForm) -> Iterator[tuple[str, 
     """Return what the player's ``update_weights`` gets: nothing, the adapter or all weights.
 
     ``TrainConfig.weight_form`` decides. The player's engine then transfers them: in this process, to vLLM by
-    HTTP or a folder (``engines.vllm_http``) or NCCL (``engines.vllm_transfer``), or through Ray.
+    a folder (``engines.vllm_http``), NCCL or IPC (``engines.vllm_transfer``), to shards by ``ray_shards``.
     """
     if form == "shared":
         return None

@@ -1,4 +1,4 @@
-"""Validation of values that environments and agents return: type, size and finiteness.
+"""Validation of values that environments and agents return: type, size and finiteness, not for ``make_vec``.
 
 A wrong value is a :class:`BadValue` that names it by ``what``; a valid one is converted to plain Python. That of an
 environment fails its episode after replays (``workers.base``), that of an agent or a reward at once (``Episode``); that

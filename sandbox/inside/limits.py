@@ -1,4 +1,4 @@
-"""Enforcement of a sandbox's limits: time, memory and work in the background."""
+"""Enforcement of a sandbox's limits: time, memory and work in the background; ``kernel`` bounds output and frames."""
 
 from __future__ import annotations
 

@@ -31,8 +31,9 @@ class EnvFailure(RollenvError):
     """An environment failed to carry out a call.
 
     Args:
-        kind: "raised" (it raised), "wrong" (its result has the wrong type), "hung" (a deadline passed), "lost" (its
-            process or machine is gone) or "differs" (a replay did not give the same results as the first play).
+        kind: "raised" (it raised), "wrong" (its result has the wrong type), "hung" (a ``Deadline`` passed, a server's
+            ``TimeLimits``; none does inline), "lost" (its process or machine is gone) or "differs" (a replay did not
+            give the same results as the first play).
         blamed: whether it was the only environment in its worker when that ended.
     """
 

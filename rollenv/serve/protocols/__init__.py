@@ -1,6 +1,7 @@
 """Wire protocols; each is a module with ``routes(server)``, which returns Starlette routes for ``serve.app`` to mount.
 
-Other packages add protocols through the entry point group ``rollenv.protocols``, each entry naming such a module.
+Other packages add protocols through the entry point group ``rollenv.protocols``, each entry naming such a module;
+``gem`` is the shortest example.
 """
 
 from __future__ import annotations
