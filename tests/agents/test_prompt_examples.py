@@ -151,7 +151,7 @@ def test_too_few_turns_and_no_expert_are_said(monkeypatch):
     "given", ["-1", "1001", "2.5", "two", "true", "[3]", "[{user='a'}]", "[{user='a', asistant='b'}]"]
 )
 def test_what_is_no_number_or_list_of_examples_is_said_in_a_sentence(given):
-    with pytest.raises(UsageError, match=r"prompt\.examples"):
+    with pytest.raises(UsageError, match=r"prompt(\.|: )examples"):
         load_prompt([f"examples={given}"])
 
 
