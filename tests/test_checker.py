@@ -164,7 +164,7 @@ class TakesJson(Guess):
 
 
 class PaysInARow(Guess):
-    """What an episode pays depends on whether the last one was won."""
+    """A reward that depends on whether the last episode was won."""
 
     won = 0.0
 
