@@ -6,8 +6,12 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 
 from rollenv.agents.engines.base import Sampling
+
+#: Tokens whose probabilities are summed first: a running sum over a whole vocabulary is slow on a CPU.
+_BLOCK = 128
 
 
 def distributions(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
@@ -17,8 +21,10 @@ def distributions(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.
         (requests, vocabulary) normalised log-probabilities; -inf for excluded tokens, and NaN in rows with invalid
         logits.
     """
-    scale = torch.tensor([s.temperature or 1.0 for s in samplings], device=logits.device)[:, None]
-    logprobs = (logits.float() / scale).log_softmax(-1)
+    logits, scale = logits.float(), [s.temperature or 1.0 for s in samplings]
+    if scale.count(1.0) < len(scale):
+        logits = logits / torch.tensor(scale, device=logits.device)[:, None]
+    logprobs = logits.log_softmax(-1)
     rows = [i for i, s in enumerate(samplings) if s.narrows]
     if rows:
         index = torch.tensor(rows, device=logits.device)
@@ -53,11 +59,15 @@ def draw(logprobs: torch.Tensor, samplings: Sequence[Sampling], uniform: Sequenc
     Returns:
         (requests,) token ids.
     """
-    cumulative = logprobs.exp().cumsum(-1)
-    at = torch.tensor(uniform, device=logprobs.device)[:, None] * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, at.to(cumulative.dtype), right=True)[:, 0]
-    tokens.clamp_(max=logprobs.shape[-1] - 1)
+    size = logprobs.shape[-1]
+    blocks = F.pad(logprobs.exp(), (0, -size % _BLOCK)).unflatten(-1, (-1, _BLOCK))
+    sums = blocks.sum(-1).cumsum(-1)
+    at = torch.tensor(uniform, device=logprobs.device)[:, None].to(sums.dtype) * sums[:, -1:]
+    block = torch.searchsorted(sums, at, right=True).clamp_(max=sums.shape[-1] - 1)
+    chosen = blocks.gather(1, block[..., None].expand(-1, -1, _BLOCK))[:, 0].cumsum(-1)
+    within = at - sums.gather(1, block) + chosen[:, -1:]
+    tokens = (block * _BLOCK + torch.searchsorted(chosen, within, right=True))[:, 0].clamp_(max=size - 1)
     # Rounding may select an excluded token after the last allowed one.
     drawable = logprobs.gather(1, tokens[:, None])[:, 0].isfinite()
-    greedy = torch.tensor([not s.temperature for s in samplings], device=logprobs.device)
-    return torch.where(greedy | ~drawable, logprobs.argmax(-1), tokens)
+    likeliest = ~drawable | torch.tensor([not s.temperature for s in samplings], device=logprobs.device)
+    return torch.where(likeliest, logprobs.argmax(-1), tokens) if likeliest.any() else tokens
