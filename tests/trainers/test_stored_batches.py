@@ -50,7 +50,7 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
     clock = [0.0]
     told = []
     monkeypatch.setattr(train_command.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(common.progress_console, "print", lambda text, **_: told.append(text))
+    monkeypatch.setattr(common.progress_console, "print", lambda text="", **_: told.append(text))
     display = train_command.Display()
     for iteration in range(1, 8):
         clock[0] += 10
@@ -64,7 +64,7 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
 
 def test_progress_shows_a_gain_once_there_is_a_second_evaluation(monkeypatch):
     told = []
-    monkeypatch.setattr(common.progress_console, "print", lambda text, **_: told.append(text))
+    monkeypatch.setattr(common.progress_console, "print", lambda text="", **_: told.append(text))
     display = train_command.Display()
     for iteration, success in ((0, 0.07), (10, 0.4), (20, 0.5)):
         display.watch("training", iteration, 100, {"eval/success": success})
