@@ -1,0 +1,65 @@
+"""The families of the page "Extend": forms of calls of another package, found by their entry point."""
+
+import re
+from pathlib import Path
+
+import pytest
+from packages import declare
+
+from rollenv.core.plugins import entry_points
+from rollenv.core.tools.call_readers import is_mark, marks
+from rollenv.core.tools.calls import find_calls
+
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "extend.md").read_text()
+FIRST = '<acme:call>{"name": "look", "arguments": {"x": 1}}</acme:call>'
+SECOND = 'So: <|call_begin|>look <- {"x": 2}<|call_end|> And then?'
+HERMES = '<tool_call>{"name": "look", "arguments": {"x": 3}}</tool_call>'
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a package with entry points."""
+    with monkeypatch.context() as patch:
+
+        def add(points: str) -> None:
+            declare(tmp_path, "acme", f"[rollenv.calls]\n{points}")
+            patch.syspath_prepend(str(tmp_path))
+            entry_points.cache_clear()
+            marks.cache_clear()
+
+        yield add
+    entry_points.cache_clear()
+    marks.cache_clear()
+
+
+def read(text):
+    calls, around = find_calls(text)
+    return [(call.problem, call.name, call.arguments) for call in calls], around
+
+
+def test_a_package_adds_families(install, tmp_path):
+    assert (read(FIRST)[0], is_mark("<|call_begin|>")) == ([], False)
+    (tmp_path / "acme").mkdir()
+    (code,) = re.findall(r"```python\n# acme/calls.py\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "acme" / "calls.py").write_text(code)
+    (entry,) = re.findall(r'"rollenv.calls"\]\n(.*)', PAGE)
+    install(entry.replace('"', ""))
+    assert read(FIRST) == ([("", "look", {"x": 1})], "")
+    assert read(SECOND) == ([("", "look", {"x": 2})], "So:  And then?")
+    assert read(FIRST.replace("</acme:call>", "no</acme:call>"))[0][0][0]
+    assert is_mark("<|call_begin|>")
+    assert read(HERMES)[0] == [("", "look", {"x": 3})]
+
+
+@pytest.mark.parametrize("entry", ["json:loads", "sys:version_info"])
+def test_an_entry_that_is_no_table_of_families_is_reported_and_left_out(install, entry):
+    install(f"wrong = {entry}")
+    with pytest.warns(UserWarning, match=r"wrong of rollenv\.calls is no tuple"):
+        assert read(HERMES)[0] == [("", "look", {"x": 3})]
+    assert read("[TOOL_CALLS]look[ARGS]{}")[0] == [("", "look", {})]
+
+
+def test_a_call_behind_a_second_mark_without_end_is_read():
+    """Granite 3 has one token before each list of calls and none behind it."""
+    call = '<|tool_call|>[{"name": "look", "arguments": {}}]'
+    assert read(call * 2) == ([("", "look", {})] * 2, "")
