@@ -9,7 +9,7 @@ import re
 from rollenv.core.tools.call_readers import Behind, CallFamily, Reading, ToolCall, decode_json, named_call
 from rollenv.plugins.calls.texts import add, convert_types
 
-_PREFIX = r"(?:\w{1,20}:|｜DSML｜)?"
+_PREFIX = r"(?:\w{1,20}:|｜DSML｜ ?)?"
 _INVOKE = rf"<{_PREFIX}invoke\s+name="
 _PARAMETER = rf"{_PREFIX}parameter"
 _END = rf"</{_PREFIX}(?:function|invoke)>"
@@ -56,6 +56,8 @@ FAMILIES = (
     CallFamily("MiniMax-M2", {"<minimax:tool_call>": "</minimax:tool_call>"}),
     CallFamily("dots", {"<dots_function_call>": "</dots_function_call>"}),
     CallFamily("DeepSeek V3.2", {"<｜DSML｜function_calls>": "</｜DSML｜function_calls>"}),
+    CallFamily("DeepSeek V4", {"<｜DSML｜tool_calls>": "</｜DSML｜tool_calls>"}),
+    CallFamily("DeepSeek V4.1", {"<｜DSML｜ calls>": "</｜DSML｜ calls>"}),
     CallFamily(
         "Muse", {"<atem:function_calls>": "</atem:function_calls>"}, pattern=rf"<\|start\|>assistant{_TO}|{_TO}"
     ),

@@ -13,5 +13,11 @@ FAMILIES = (
     CallFamily("LFM2", opening=("<|tool_call_start|>",), closing=("<|tool_call_end|>",)),  # a list of Python calls
     CallFamily("Command", opening=("<|START_ACTION|>",), closing=("<|END_ACTION|>",)),
     CallFamily("InternLM", opening=("<|action_start|>", "<|plugin|>"), closing=("<|action_end|>",)),
-    CallFamily("GigaChat", opening=("<|function_call|>",)),
+    CallFamily("GigaChat", opening=("<|function_call|>", "function call<|role_sep|>"), inner=("<|role_sep|>",)),
+    CallFamily("Phi-4-mini", pattern=r"functools(?=\[\s*\{)"),
+    CallFamily(
+        "Inkling",
+        opening=("<|content_invoke_tool_json|>", "<|message_model|><|content_invoke_tool_json|>"),
+        ends=("<|end_message|>",),
+    ),
 )

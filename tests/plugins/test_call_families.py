@@ -63,3 +63,16 @@ def test_a_call_behind_a_second_mark_without_end_is_read():
     """Granite 3 has one token before each list of calls and none behind it."""
     call = '<|tool_call|>[{"name": "look", "arguments": {}}]'
     assert read(call * 2) == ([("", "look", {})] * 2, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'functools[{"name": "look", "arguments": {"x": 1}}]',
+        '<|content_invoke_tool_json|>{"name": "look", "args": {"x": 1}}<|end_message|>',
+        'function call<|role_sep|>\n{"name": "look", "arguments": {"x": 1}}',
+        '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="look">{"x": 1}</｜DSML｜invoke>\n</｜DSML｜tool_calls>',
+    ],
+)
+def test_marks_are_no_text(text):
+    assert read(text) == ([("", "look", {"x": 1})], "")
