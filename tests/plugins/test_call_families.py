@@ -76,3 +76,22 @@ def test_a_call_behind_a_second_mark_without_end_is_read():
 )
 def test_marks_are_no_text(text):
     assert read(text) == ([("", "look", {"x": 1})], "")
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "around"),
+    [
+        ('look\n{"x": "<tool_call>{}</tool_call>"}', ["look"], ""),
+        ('look\n{"name": "go"}', ["look"], ""),
+        ('all\nI look.>>>look\n{"x": 1}>>>go\n{}', ["look", "go"], "all\nI look."),
+        ('Result\n{"x": 1}', [], 'Result\n{"x": 1}'),
+        ('look\n{"x": 1}\nis what I saw.', [], 'look\n{"x": 1}\nis what I saw.'),
+    ],
+)
+def test_a_known_name_in_a_line_before_json_is_a_call(text, names, around):
+    """GLM-4 and Functionary 3.2 write no mark before the first call."""
+    schemas = [{"type": "function", "function": {"name": name}} for name in ("look", "go")]
+    calls, rest = find_calls(text, "hermes", schemas)
+    assert ([call.name for call in calls if not call.problem], rest) == (names, around)
+    (cut,), _ = find_calls('look\n{"x": 1', "hermes", schemas)
+    assert (cut.name, bool(cut.problem)) == ("look", True)

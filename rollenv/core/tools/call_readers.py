@@ -76,6 +76,8 @@ class CallFamily:
     """A reader where JSON does not do; None if the text begins in another form, ValueError if it is no call.
 
     It is asked behind the marks of all families, since models mix them."""
+    unmarked: Callable[[str, Functions], tuple[list[ToolCall], str] | None] | None = None
+    """A reader of answers whose calls have no marks: calls and the text around them."""
 
     def __post_init__(self) -> None:
         re.compile(f"|{self.pattern}")  # as one of many
@@ -99,6 +101,7 @@ class _Marks:
         self.behind = re.compile(rf"(?:\s|```|{self.closing})*")
         self.inner = {mark for each in families for mark in each.inner}
         self.readers = dict.fromkeys(each.read for each in families if each.read)
+        self.unmarked = [each.unmarked for each in families if each.unmarked]
 
 
 def _any_of(texts: Iterable[str]) -> str:
@@ -159,6 +162,14 @@ def written_arguments(call: str) -> str:
     return arguments
 
 
+def unmarked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str, int]:
+    """Find calls that a family of models writes without marks; the third is where the first begins."""
+    for read in marks().unmarked:
+        if found := read(text, functions):
+            return *found, 0
+    return [], text, len(text)
+
+
 def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
     """Find the calls behind marks."""
     calls: list[ToolCall] = []
@@ -182,9 +193,10 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> Readin
     start = _LEADING.match(text, mark.end()).end()  # type: ignore[union-attr]  # it matches nothing too
     closing = known.pairs.get(mark[0], "")
     behind = Behind(text, start, mark, closing, functions)
+    found = None
     try:
-        readings = (read(behind) for read in known.readers)
-        found = next((each for each in readings if each is not None), None)
+        for read in known.readers:
+            found = found or read(behind)
         if found is None and known.opening.match(text, start):
             return [], start  # marks of a list around those of its calls
         calls, end = found or _from_json(text, start)
