@@ -59,6 +59,14 @@ def test_an_entry_that_is_no_table_of_families_is_reported_and_left_out(install,
     assert read("[TOOL_CALLS]look[ARGS]{}")[0] == [("", "look", {})]
 
 
+def test_a_family_with_a_broken_pattern_is_reported_and_left_out(install, tmp_path):
+    code = 'from rollenv.core.tools.call_readers import CallFamily\nFAMILIES = (CallFamily("Broken", pattern="("),)\n'
+    (tmp_path / "broken_calls.py").write_text(code)
+    install("broken = broken_calls:FAMILIES")
+    with pytest.warns(UserWarning, match="broken = 'broken_calls:FAMILIES' .* cannot be loaded"):
+        assert read(HERMES)[0] == [("", "look", {"x": 3})]
+
+
 def test_a_call_behind_a_second_mark_without_end_is_read():
     """Granite 3 has one token before each list of calls and none behind it."""
     call = '<|tool_call|>[{"name": "look", "arguments": {}}]'
