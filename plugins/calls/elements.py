@@ -52,19 +52,23 @@ _TO = r" to=[\w.\-/]{1,200}<\|message\|>\s*(?=<atem:)"
 FAMILIES = (
     CallFamily("Qwen3-Coder, Llama 3.1", opening=("<function=",), read=read),
     CallFamily("Anthropic", {"<function_calls>": "</function_calls>"}, pattern=_INVOKE, read=read),
-    CallFamily("Seed-OSS", {"<seed:tool_call>": "</seed:tool_call>"}),
-    CallFamily("MiniMax-M2", {"<minimax:tool_call>": "</minimax:tool_call>"}),
-    CallFamily("dots", {"<dots_function_call>": "</dots_function_call>"}),
-    CallFamily("DeepSeek V3.2", {"<｜DSML｜function_calls>": "</｜DSML｜function_calls>"}),
-    CallFamily("DeepSeek V4", {"<｜DSML｜tool_calls>": "</｜DSML｜tool_calls>"}),
-    CallFamily("DeepSeek V4.1", {"<｜DSML｜ calls>": "</｜DSML｜ calls>"}),
+    CallFamily("Seed-OSS", {"<seed:tool_call>": "</seed:tool_call>"}, read=read),
+    CallFamily("MiniMax-M2", {"<minimax:tool_call>": "</minimax:tool_call>"}, read=read),
+    CallFamily("dots", {"<dots_function_call>": "</dots_function_call>"}, read=read),
+    CallFamily("DeepSeek V3.2", {"<｜DSML｜function_calls>": "</｜DSML｜function_calls>"}, read=read),
+    CallFamily("DeepSeek V4", {"<｜DSML｜tool_calls>": "</｜DSML｜tool_calls>"}, read=read),
+    CallFamily("DeepSeek V4.1", {"<｜DSML｜ calls>": "</｜DSML｜ calls>"}, read=read),
     CallFamily(
-        "Muse", {"<atem:function_calls>": "</atem:function_calls>"}, pattern=rf"<\|start\|>assistant{_TO}|{_TO}"
+        "Muse",
+        {"<atem:function_calls>": "</atem:function_calls>"},
+        pattern=rf"<\|start\|>assistant{_TO}|{_TO}",
+        read=read,
     ),
     CallFamily(
         "Step-3",
         opening=("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "<｜tool_call_begin｜>function<｜tool_sep｜>"),
         closing=("<｜tool_call_end｜>", "<｜tool_calls_end｜>"),
         inner=("<｜tool_sep｜>",),
+        read=read,
     ),
 )

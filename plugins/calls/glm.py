@@ -34,7 +34,7 @@ def read(behind: Behind) -> Reading | None:
 
 
 FAMILIES = (
-    CallFamily("GLM 4.5 to 5, Ling 3", {"<tool_call>": "</tool_call>"}, read=read),
+    CallFamily("GLM 4.5 to 4.7, Ling 3", {"<tool_call>": "</tool_call>"}, read=read),
     CallFamily(
         "K2 Horizon", {"<ifm|tool_call>": "</ifm|tool_call>", "<ifm|tool_calls>": "</ifm|tool_calls>"}, read=read
     ),
