@@ -2,7 +2,7 @@
 
 The groups are ``rollenv.envs``, ``rollenv.namespaces``, ``rollenv.suites``, ``rollenv.protocols``,
 ``rollenv.dialects``, ``rollenv.harnesses``, ``rollenv.commands``, ``rollenv.exports``, ``rollenv.launchers``,
-``rollenv.players``, ``rollenv.rewards``, ``rollenv.trackers`` and ``rollenv.vision``.
+``rollenv.players``, ``rollenv.rewards``, ``rollenv.trackers``, ``rollenv.vision`` and ``rollenv.calls``.
 """
 
 from __future__ import annotations

@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
-#: Prints what of the package is there: routes of a server, a harness, trackers that recipes may name, suites, dialects.
+#: Prints what of the package is there: routes of a server, a harness, trackers that recipes may name, suites, dialects,
+#: calls.
 FOUND = """
 import json, rollenv
 from rollenv.agents.gateway.dialects import dialects
 from rollenv.agents.gateway.messages import ModelAnswer
 from rollenv.agents.harness import find_harness, harnesses, program
 from rollenv.bench.suites import suites
+from rollenv.core.tools.calls import find_calls
 from rollenv.serve.protocols import protocols, routes_of
 from rollenv.trainers.config.run import TrackersConfig
 from rollenv.trainers.tracking import trackers_of
@@ -49,7 +51,8 @@ def said():
 
 routes = [route.path for route in routes_of("acme")(None)] if "acme" in protocols() else []
 found = [each.name for each in suites() if each.name == "acme"]
-print(json.dumps([made(), routes, started(), tracker(), found, said()]))
+calls = [call.name for call in find_calls("<|call_begin|>look <- {}<|call_end|>")[0]]
+print(json.dumps([made(), routes, started(), tracker(), found, said(), calls]))
 """
 
 
@@ -91,10 +94,11 @@ def test_a_package_adds_its_parts_and_takes_them_with_it(python, tmp_path):
         ["AcmeTracker"],
         ["acme"],
         {"said": "hi"},
+        ["look"],
     ]
     played = python("-m", "rollenv", "acme", "hello")
     assert (played.returncode, played.stdout.strip()) == (0, "reward 1")
 
     assert python("-m", "pip", "uninstall", "--quiet", "--yes", "acme").returncode == 0
-    assert json.loads(python("-c", FOUND).stdout) == ["", [], [], [], [], None]
+    assert json.loads(python("-c", FOUND).stdout) == ["", [], [], [], [], None, []]
     assert python("-m", "rollenv", "acme", "hello").returncode == 2

@@ -87,6 +87,10 @@ FAMILIES = {
     "command": lambda a: "<|START_ACTION|>[\n    "
     f"{dumps({'tool_call_id': '0', 'tool_name': 'note', 'parameters': a})}\n]<|END_ACTION|>",
     "gpt-oss": lambda a: "<|channel|>commentary to=functions.note <|constrain|>json<|message|>" + dumps(a) + "<|call|>",
+    "kimi k3": lambda a: '<|open|>tools<|sep|><|open|>call tool="note" index="1"<|sep|>' + "".join(
+        f'<|open|>argument key="{k}" type="{"string" if isinstance(v, str) else "number"}"<|sep|>'
+        f"{v if isinstance(v, str) else dumps(v)}<|close|>argument<|sep|>" for k, v in a.items()
+    ) + "<|close|>call<|sep|><|close|>tools<|sep|>",
     "gem": lambda a: f"<tool_call><tool_name>note</tool_name><arguments>{dumps(a)}</arguments></tool_call>",
     "openai": lambda a: dumps({"role": "assistant", "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "note", "arguments": dumps(a)}}]}),
@@ -100,12 +104,20 @@ FAMILIES = {
     ),
     "minimax": lambda a: _elements(a, '<minimax:tool_call>\n<invoke name="note">\n', '<parameter name="%s">',
                                    "</invoke>\n</minimax:tool_call>"),
+    "deepseek v4": lambda a: re.sub("(</?)(?=parameter|invoke)", r"\1｜DSML｜", FAMILIES["minimax"](a)).replace(
+        "minimax:tool_call", "｜DSML｜tool_calls"
+    ),
+    "deepseek v4.1": lambda a: FAMILIES["deepseek v4"](a).replace("tool_calls", "calls")
+    .replace("｜DSML｜", "｜DSML｜ "),
+    "k2 horizon": lambda a: "<ifm|tool_calls>" + re.sub(
+        "(</?)(tool_call|arg_key|arg_value)", r"\1ifm|\2", FAMILIES["glm"](a)) + "</ifm|tool_calls>",
     "glm": lambda a: "<tool_call>note\n" + "".join(
         f"<arg_key>{k}</arg_key>\n<arg_value>{v if isinstance(v, str) else dumps(v)}</arg_value>\n"
         for k, v in a.items()
     ) + "</tool_call>",
 }  # fmt: skip
 ELEMENTS = ("qwen3-coder", "seed", "minimax", "glm", "muse", "step-3", "dots")
+ELEMENTS += ("deepseek v4", "deepseek v4.1", "k2 horizon")
 
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=15),
@@ -172,6 +184,8 @@ def test_no_call_is_carried_out_without_what_it_was_given(call, wrap):
         '<tool_call>{"name": "note", "arguments": {"text": "a"</tool_call>',
         '{"name": "note", "arguments": {"text": "a"',
         '[TOOL_CALLS]note[ARGS]{"text": "a"',
+        '<|open|>call tool="note"<|sep|><|open|>argument key="text" type="string"<|sep|>a<|close|>call<|sep|>',
+        '<|open|>call index="1"<|sep|><|close|>call<|sep|>',
         "<tool_call>",
     ],
 )

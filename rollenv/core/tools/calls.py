@@ -15,6 +15,7 @@ from rollenv.core.tools.call_readers import (
     json_calls,
     marked_calls,
     python_calls,
+    unmarked_calls,
 )
 
 #: Formats of calls: Hermes' elements, JSON alone, Python calls in brackets, or by the endpoint's own means.
@@ -40,6 +41,8 @@ def find_calls(
     functions = {schema["function"]["name"]: schema["function"].get("parameters") or {} for schema in schemas}
     calls, around, start = python_calls(text, functions) if form == "python" else ([], text, len(text))
     if not calls:
+        calls, around, start = unmarked_calls(text, functions)
+    if not calls:
         calls, around, start = json_calls(text, form == "json", functions)
     if (mark := first_mark(text)) < start:  # the call without a mark is inside one with a mark
         calls, around = marked_calls(text, functions)
@@ -47,7 +50,9 @@ def find_calls(
         calls += [replace(call, end=len(text)) for call in marked_calls(around, functions)[0]]
     if len(calls) > MOST_CALLS:
         calls = [*calls[:MOST_CALLS], ToolCall("", {}, calls[-1].end, f"an action has at most {MOST_CALLS} calls")]
-    return [replace(call, end=call.end + offset) for call in calls], around.strip()
+    if offset:
+        calls = [replace(call, end=call.end + offset) for call in calls]
+    return calls, around.strip()
 
 
 #: Keywords of JSON Schema by which arguments may be allowed that ``properties`` does not list.

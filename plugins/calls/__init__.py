@@ -1,0 +1,1 @@
+"""How families of models write calls of functions, each file a form (entry points ``rollenv.calls``)."""
