@@ -18,7 +18,8 @@ from transformers import PreTrainedModel
 #: Multiplications of a product from which oneDNN is faster: its call costs 10 µs more.
 _WORTH = 1 << 21
 
-#: Range of a model's size in bytes: smaller models are not faster; packing doubles the memory, too much for large ones.
+#: Range of a model's size in bytes. oneDNN prepares each new shape for milliseconds, and batches differ: the few layers
+#: of a smaller model do not make up for that. Packing doubles the memory, too much for larger ones.
 _SMALLEST, _LARGEST = 1 << 25, 1 << 30
 
 
@@ -32,12 +33,16 @@ def _has_onednn() -> bool:
 
 
 def use_onednn(model: torch.nn.Module) -> None:
-    """Let a model's linear layers compute large products in float32 on CPUs by oneDNN, in training too."""
-    if not _has_onednn():
+    """Let the linear layers of a model that is not small compute float32 on CPUs by oneDNN, in training too."""
+    if not _has_onednn() or _size(model) < _SMALLEST:
         return
     for module in model.modules():
         if type(module) is torch.nn.Linear:
             module.__class__ = _Linear
+
+
+def _size(model: torch.nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in model.parameters())
 
 
 class _Linear(torch.nn.Linear):  # type: ignore[misc]
@@ -87,13 +92,12 @@ class PackedLinears:
     """
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype = torch.float32):
-        size = sum(parameter.nbytes for parameter in model.parameters())
         asked = dtype != torch.float32
-        pays = model.device.type == "cpu" and (asked or _SMALLEST <= size <= _LARGEST)
+        pays = model.device.type == "cpu" and (asked or _SMALLEST <= _size(model) <= _LARGEST)
         self.layers = [
             _Layer(module, dtype)
             for module in model.modules()
-            if pays and type(module) is _Linear and module.weight.dtype == torch.float32
+            if pays and type(module) in (_Linear, torch.nn.Linear) and module.weight.dtype == torch.float32
         ]
 
     @contextmanager
@@ -116,7 +120,7 @@ class _Layer:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         if torch.is_grad_enabled():  # called by another thread, which trains the model
-            return _Linear.forward(self.module, inputs)
+            return type(self.module).forward(self.module, inputs)
         if self.packed is None:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.module.weight.detach().to(self.dtype))
         return _multiply(inputs.to(self.dtype), self.packed, self.bias).to(inputs.dtype)

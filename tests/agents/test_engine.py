@@ -435,11 +435,13 @@ def test_bfloat16_is_refused_where_the_cpu_has_no_instructions_for_it(model, mon
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(4, 96), (600, 96), (8, 200, 96)])
-def test_linear_layers_by_onednn_and_their_gradients_are_those_of_torch(shape, bias):
+def test_linear_layers_by_onednn_and_their_gradients_are_those_of_torch(shape, bias, monkeypatch):
+    monkeypatch.setattr(onednn, "_SMALLEST", 0)
     torch.manual_seed(0)
     plain = torch.nn.Linear(96, 80, bias=bias)
     fast = copy.deepcopy(plain)
     onednn.use_onednn(fast)
+    assert type(fast) is not type(plain)
     plain.weight.requires_grad_(bias)
     fast.weight.requires_grad_(bias)
     inputs = torch.randn(shape)
@@ -451,3 +453,9 @@ def test_linear_layers_by_onednn_and_their_gradients_are_those_of_torch(shape, b
         results.append([output.detach(), given.grad, *(p.grad for p in layer.parameters() if p.requires_grad)])
     for own, fast_one in zip(*results, strict=True):
         assert torch.allclose(own, fast_one, rtol=1e-4, atol=1e-4 * own.abs().max())
+
+
+def test_a_small_model_keeps_the_layers_of_torch(model):
+    modules = LocalEngine(copy.deepcopy(model), STOP).model.named_modules()
+    layers = [type(module) for name, module in modules if name.endswith("q_proj")]
+    assert set(layers) == {torch.nn.Linear}
