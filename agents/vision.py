@@ -1,7 +1,8 @@
 """Pictures for a model that sees: their tokens, features and positions, whatever its family.
 
-The id of a picture's token is its hash (:attr:`.Picture.number`) until a model computes: the engine's cache and
-``policies.local.hidden_states`` replace it by the image token and the features (``embedded``); vLLM gets the files.
+The id of a picture's token is its hash (:attr:`.Picture.number`), which ``ChatFormat.encode`` and ``plain_ids`` write
+into prompts, until a model computes: the engine's cache and ``policies.local.hidden_states`` replace it by the image
+token and the features (``embedded``); vLLM gets the files.
 
 A family of models is a subclass of :class:`VisionFamily`, which a package names in the entry point group
 ``rollenv.vision`` under transformers' ``model_type``. rollenv's own are in ``plugins/vision``.

@@ -32,8 +32,9 @@ from rollenv.trainers.sources import SourcedTask, TaskSource
 def weights_for_player(policy: Policy, form: WeightForm) -> Iterator[tuple[str, torch.Tensor]] | Adapter | None:
     """Return what the player's ``update_weights`` gets: nothing, the adapter or all weights.
 
-    ``TrainConfig.weight_form`` decides. The player's engine then transfers them: in this process, to vLLM by
-    a folder (``engines.vllm_http``), NCCL or IPC (``engines.vllm_transfer``), to shards by ``ray_shards``.
+    ``TrainConfig.weight_form`` decides. The player's engine then transfers them: to vLLM in this process from memory
+    (``engines.vllm_local``), to its server by a folder or an adapter's name (``vllm_http``), NCCL or IPC
+    (``vllm_transfer``), to shards by ``ray_shards``.
     """
     if form == "shared":
         return None

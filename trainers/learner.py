@@ -115,8 +115,8 @@ class Learner:
     async def publish(self) -> None:
         """Load the trained weights into the agent's engine, in the event loop in which it plays.
 
-        That is ``gateway.run(learner.publish())`` for a gateway in a thread. Calls in progress continue with the new
-        weights after their tokens.
+        This is for loops of your own (a :class:`.Trainer` has ``Batches.publish``): ``gateway.run(learner.publish())``
+        for a gateway in a thread. Calls in progress continue with the new weights after their tokens.
         """
         policy = self.state.policy
         weights = policy.named_weights()

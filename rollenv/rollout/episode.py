@@ -185,7 +185,10 @@ class Episode:
         return self.trajectory
 
     def _fail(self, kind: str, text: str, outcome: str = "failed") -> None:
-        """Mark the trajectory as failed, with the environment's name in the error if it is the cause."""
+        """Mark the trajectory as failed, with the environment's name in the error if it is the cause.
+
+        ``RolloutManager.play_group`` plays another one; ``trainers.experience`` leaves out members that failed.
+        """
         if outcome == "failed" and self.env_id not in text:
             text = f"{self.env_id}: {text}"
         self.trajectory.status, self.trajectory.failure, self.trajectory.error = "failed", kind, text

@@ -1,7 +1,7 @@
 """Validation of values that environments and agents return: type, size and finiteness, not for ``make_vec``.
 
 A wrong value is a :class:`BadValue` that names it by ``what``; a valid one is converted to plain Python. That of an
-environment fails its episode after replays (``workers.base``), that of an agent or a reward at once (``Episode``); that
+environment fails its episode after replays (``Episode._call_env``), that of an agent or a reward at once; that
 of a group's reward or a recipe's own function ends the run, since it would fail every episode.
 """
 

@@ -5,8 +5,8 @@ It is process 1 of its pid namespace: when it ends, everything in the sandbox en
 :mod:`namespace_init` does.
 
 What is bounded, and where: time, memory and work between requests in :mod:`limits` (with :mod:`monitor`); processes,
-files and address space by the limits that :mod:`child` sets; the output of a run here; results in :mod:`interpreter`,
-and again in :mod:`protocol` as code could write them itself; what the host reads in its ``worker``.
+files and address space by the limits that :mod:`child` sets; the output of a run here (``Limits.output_bytes``, but for
+files and terminals); results in :mod:`interpreter`, again in :mod:`protocol`; what the host reads in its ``worker``.
 
 Its messages are those of :mod:`protocol`. The sandbox ends with the channel.
 """

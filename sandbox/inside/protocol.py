@@ -413,7 +413,7 @@ class FrameKind(enum.IntEnum):
     DONE = 7  # the end of a cell: its number
 
 
-#: Maximum bytes and frames of one report.
+#: Maximum bytes and frames of one report; the interpreter stops at nine tenths of it.
 MAX_BYTES, MAX_FRAMES = 16 << 20, 10_000
 #: Maximum bytes of an exception's message, which agents use for answers.
 MAX_ERROR_TEXT = 1 << 20

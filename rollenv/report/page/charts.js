@@ -1,7 +1,8 @@
 // Curves: round ticks, outliers clipped at the edge; smoothed on request, with the raw values faint.
 
 const look = {smooth: 0, clip: true};
-// The number is the place of a run, in the order of the folders, or of a series; the colours stand in style.css.
+// The number is the place of a run in data.runs, which is the order of the folders, or with one run that of a series in
+// curves.toml; the colours stand in style.css.
 const lineColor = number => `var(--run${number % 6})`;
 
 function ticks(low, high, count) {
