@@ -258,9 +258,13 @@ class AgentOptions:
     def taken_by(name: str) -> set[str]:
         """Return the options that an agent takes."""
         drawing, everything = {"temperature", "max_tokens"}, {each.name for each in dataclasses.fields(AgentOptions)}
-        local = drawing | {"threads", "precision"}
-        takes = {"chat": everything - {"model", "threads", "precision"}, "harness": everything}
-        takes |= {"local": local, "vllm": drawing}
+        local = {"threads", "precision"}
+        takes = {
+            "chat": everything - local - {"model"},
+            "harness": everything,
+            "local": drawing | local,
+            "vllm": drawing,
+        }
         at_least = {"concurrency"}  # what a panel fixes
         return takes.get(name.partition(":")[0], drawing | {"base_url"}) | at_least
 

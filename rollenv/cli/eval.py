@@ -108,8 +108,13 @@ def command(
         from rollenv.trainers.config import load_prompt
 
         form = load_prompt(prompt)
-    optional: dict[str, Any] = {"policy": options.model, "wrappers": around, "max_tokens": options.max_tokens}
-    optional |= {"system": options.system, "prompt": prompt}
+    optional: dict[str, Any] = {
+        "policy": options.model,
+        "wrappers": around,
+        "max_tokens": options.max_tokens,
+        "system": options.system,
+        "prompt": prompt,
+    }
     common = {"agent": agent, "k": k, "seed": seed, "temperature": options.temperature}
     common |= {name: value for name, value in optional.items() if value}
     results, every = zip(*_played(plans, common, options, form, around), strict=True)

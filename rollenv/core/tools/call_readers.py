@@ -309,7 +309,9 @@ def _calls_in(data: Any) -> list[ToolCall]:
 
 def _is_about(key: str, value: Any, has_arguments: bool) -> bool:
     """Return whether a key of a call is not an argument of it."""
-    return value in _TYPES if key == "type" else has_arguments and key in ("id", "index", "call_id", "tool_call_id")
+    if key == "type":
+        return value in _TYPES
+    return has_arguments and key in ("id", "index", "call_id", "tool_call_id")
 
 
 def named_call(name: str, arguments: Any) -> ToolCall:
