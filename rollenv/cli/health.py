@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from rollenv.cli.common import console, print_result, print_table
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, describe
 from rollenv.core.proxies import without_proxy
 from rollenv.remote.address import ADVICE
 from rollenv.report.summary import duration
@@ -32,11 +32,14 @@ def command(
     else:
         path = Path(where)
         health = read_object(path / "health.json" if path.is_dir() else path, "a rollout writes it into its run folder")
-    if not isinstance(health, dict) or not {"time", "envs", "workers"} <= health.keys():
-        raise UsageError(f"{where} holds no health: name the folder of a run, or the URL of a rollenv server")
-    if not print_result(health):
-        _print(health)
-    if any(env["state"] != "up" for env in health["envs"]):
+    try:
+        if not print_result(health):
+            _print(health)
+        failing = any(env["state"] != "up" for env in health["envs"])
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        why = "name the folder of a run, or the URL of a rollenv server"
+        raise UsageError(f"{where} holds no health, or wrong values ({describe(error)}): {why}") from error
+    if failing:
         raise typer.Exit(1)
 
 

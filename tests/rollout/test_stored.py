@@ -44,6 +44,7 @@ def test_the_same_episodes_are_read_from_every_file_and_folder(tmp_path):
     folder.mkdir()
     (folder / "eval.json").write_text("{}")
     storage.write(folder / "episodes.jsonl", episodes)
+    (tmp_path / "sweep.json").write_text("{}")
     for place in ("all.jsonl", "all.parquet", "groups.jsonl", "an evaluation", ""):
         assert list(stored_episodes(tmp_path / place)) == episodes, place
 

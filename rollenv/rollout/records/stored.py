@@ -58,8 +58,8 @@ def stored(path: str | Path, where: str = "") -> Iterator[StoredEpisode]:
     """
     path, chosen = Path(path), Where(where)
     if path.is_dir():
-        folders = list(find_runs(path).values())
-        if not any((folder / EPISODES).is_file() for folder in folders):
+        folders = [folder for folder in find_runs(path).values() if (folder / EPISODES).is_file()]
+        if not folders:
             raise UsageError(
                 f"{path} has no stored episodes ({EPISODES}): runs keep those of evaluations, `rollenv eval --out` "
                 "all that it plays"
@@ -80,7 +80,7 @@ def _chosen(episodes: Iterator[StoredEpisode], where: Where) -> Iterator[StoredE
 
 def _of_folder(folder: Path, alone: bool) -> Iterator[StoredEpisode]:
     run = open_run(folder)
-    if not (folder / EPISODES).is_file() or (run.settings.get("regraded") and not alone):
+    if run.settings.get("regraded") and not alone:
         return
     failed: dict[str, StoredEpisode] = {}
     files = PictureFiles(folder)
