@@ -20,10 +20,13 @@ from serving import patient, tokens_in
 from waiting import eventually
 
 import rollenv
+from rollenv.agents.base import RandomAgent
 from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
 from rollenv.remote.connection import Connection
 from rollenv.remote.protocol import EnvBroke
+from rollenv.rollout.episode import EpisodeLimits
+from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.remote import RemoteWorkers
@@ -236,7 +239,11 @@ LIES = {
     "an error with a text too many": lambda number: protocol.pack(
         [number, None, "env", "x", {"text": 1, "self": 2, "kind": "lost"}]
     ),
+    "a defect": lambda number: protocol.pack([number, None, "server", "the server failed", {}]),
 }
+
+#: Answers to a reset that no environment gives.
+NO_RESULTS = (None, [], "text", ["x", {}, 1, ""], ["x", {"success": float("nan")}, "", ""], [b"x", {}, "", ""])
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -257,6 +264,19 @@ def test_a_server_that_lies_is_lost(lie):
 
     with liar(answer) as port:
         asyncio.run(play(port))
+
+
+@pytest.mark.parametrize("result", NO_RESULTS)
+def test_a_result_that_no_environment_gives_fails_its_episode_alone(result):
+    def answer(number, operation):
+        return honest(number, operation) if operation != "call" else protocol.pack([number, result])
+
+    with liar(answer) as port:
+        workers = RemoteWorkers(f"rollenv+ws://127.0.0.1:{port}")
+        with RolloutManager(RandomAgent(), workers, limits=EpisodeLimits(max_replays=0, max_replacements=0)) as manager:
+            (group,) = manager.collect([Task("test:Echo-v0", 1)], 1)
+            manager.run(workers.aclose())
+    assert [t.failure for t in group] == ["wrong"]
 
 
 def test_another_version_is_refused_each_time():
