@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 
 import numpy as np
@@ -296,6 +297,14 @@ def test_a_module_that_raises_on_import_is_named_with_the_line(folder):
     (folder / "syntax_test.py").write_text("def f(:\n")
     with pytest.raises(UsageError, match=r"'syntax_test:f' cannot be loaded: SyntaxError.*syntax_test.py, line 1"):
         config_of("algorithm.name=syntax_test:f")
+
+
+def test_a_module_that_changes_the_folder_on_import_is_refused(folder):
+    here = os.getcwd()
+    (folder / "moving_test.py").write_text("import os\nos.chdir('/')\nf = print\n")
+    with pytest.raises(UsageError, match=r"os\.chdir"):
+        config_of("algorithm.name=moving_test:f")
+    assert os.getcwd() == here
 
 
 def test_a_measure_that_fails_is_named(folder):
