@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from rollenv.cli.common import console, print_result, print_table
-from rollenv.core.errors import RollenvError, UsageError, describe
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.proxies import without_proxy
 from rollenv.remote.address import ADVICE
 from rollenv.report.summary import duration
@@ -35,12 +35,10 @@ def command(
     try:
         if not print_result(health):
             _print(health)
-        failing = any(env["state"] != "up" for env in health["envs"])
+        if any(env["state"] != "up" for env in health["envs"]):
+            raise typer.Exit(1)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        why = "name the folder of a run, or the URL of a rollenv server"
-        raise UsageError(f"{where} holds no health, or wrong values ({describe(error)}): {why}") from error
-    if failing:
-        raise typer.Exit(1)
+        raise UsageError(f"{where} holds no health ({error!r:.80}): name a run's folder, or a server's URL") from error
 
 
 def _fetch(url: str) -> dict[str, Any]:
