@@ -210,16 +210,12 @@ async def serve(
     draining: list[asyncio.Task[None]] = []
 
     async def stop() -> None:
-        sessions = len(server.sessions.by_name)
-        logger.warning("draining: %d open sessions may end within %g s", sessions, settings.drain)
+        logger.warning("draining: %d open sessions may end within %g s", len(server.sessions.by_name), settings.drain)
         await server.sessions.drain(settings.drain)
         web.should_exit = True
 
     def on_signal() -> None:
-        if draining:
-            web.should_exit = True
-        else:
-            draining.append(loop.create_task(stop()))
+        draining.append(loop.create_task(server.sessions.drain(0) if draining else stop()))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)

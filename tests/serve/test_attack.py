@@ -7,6 +7,7 @@ import copy
 import datetime
 import os
 import pickle
+import signal
 import socket
 import threading
 import time
@@ -80,7 +81,26 @@ def test_a_session_that_is_closed_during_a_call_ends_with_its_environment(serve)
     assert eventually(lambda: held(served) == 0)
     told = health(served)
     assert told["counts"]["replays"] == 0, "the step was not made again"
+    assert answers[0].status_code == 404
     assert [worker["pid"] for worker in told["workers"]] == pids, "nothing hung, so the worker stays"
+
+
+def test_a_second_signal_ends_calls_with_their_sessions(serve, tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        served = serve("--drain", "600", workers=1, stderr=log)
+    name = gem(served, "make", env_id="test:Moody-v0").json()["sandbox_id"]
+    gem(served, "reset", sandbox_id=name, seed=1)
+    answers = []
+    step = threading.Thread(target=lambda: answers.append(gem(served, "step", sandbox_id=name, action="hang 25")))
+    step.start()
+    assert eventually(lambda: '"busy"' in patient.post(f"{served.http}/page/api/sessions", json={}).text)
+    served.signal(signal.SIGTERM)
+    assert eventually(lambda: "draining" in (tmp_path / "log").read_text())
+    served.signal(signal.SIGTERM)
+    step.join()
+    assert answers[0].status_code == 404
+    assert served.process.wait(20) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_opening_at_once_and_vanishing_openers_make_no_environment_too_many(serve):
