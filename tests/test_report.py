@@ -455,6 +455,13 @@ def test_two_runs_are_compared_by_curve_and_task(show: Open, tmp_path: Path, tra
     assert rows(tab) == 3
 
 
+@pytest.mark.parametrize("reward", [math.nan, math.inf, 1e308, 10**400])
+def test_rewards_that_are_no_numbers_have_a_page(tmp_path: Path, reward: float):
+    run = keep(tmp_path / "run")
+    (run / "episodes.jsonl").write_text(json.dumps({"task": {}, "turns": [{"reward": reward}, {"reward": reward}]}))
+    assert page_of(run).is_file()
+
+
 def test_success_of_an_unfinished_evaluation_is_of_what_did_not_fail(tmp_path: Path):
     keep(tmp_path / "eval", trajectory())
     run = open_run(tmp_path / "eval")

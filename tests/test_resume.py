@@ -66,6 +66,13 @@ def test_a_folder_that_another_process_writes_is_refused(first, tmp_path):
     assert lock_folder(path, Owner())
 
 
+@pytest.mark.parametrize("damaged", ["", "[]", "null", "[" * 100_000])
+def test_a_run_whose_settings_are_damaged_is_not_resumed(tmp_path, damaged):
+    (tmp_path / "config.json").write_text(damaged)
+    with pytest.raises(UsageError, match="cannot resume"):
+        RunDir.resume(tmp_path, allowed=())
+
+
 def test_one_process_may_go_on_with_its_own_folder_and_then_lets_others_in(tmp_path):
     owners = [Owner(), Owner()]
     assert [lock_folder(tmp_path, owner) for owner in owners] == [True, True]

@@ -144,11 +144,6 @@ class Experience:
         positions: Ints = np.flatnonzero(~mask & texts)
         return positions[positions > mask.argmax()] if mask.any() else positions[:0]
 
-    def by_trajectory(self, values: Floats) -> list[list[float]]:
-        """Split numbers of response tokens, (R,), into one list for each trajectory."""
-        counts = np.bincount(self.trajectory, minlength=len(self.trajectories))
-        return [part.tolist() for part in np.split(values, np.cumsum(counts)[:-1])]
-
     def of_turns(self, values: Floats) -> Floats:
         """Repeat the number of each turn for its response tokens.
 

@@ -21,6 +21,7 @@ from rollenv.rollout.fingerprints import data_fingerprint, model_fingerprint
 from rollenv.rollout.records.folders import UPDATES, numbered_rows
 from rollenv.rollout.records.pictures import PictureFiles
 from rollenv.rollout.records.plain import to_plain
+from rollenv.rollout.records.storage import read_object
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
 from rollenv.trainers.config.algorithms import OwnAlgorithm
@@ -99,10 +100,7 @@ class RunDir:
             allowed: what it may name (:mod:`rollenv.core.trust`); None for anything.
         """
         run = cls(path)
-        try:
-            data = json.loads(run.config_file.read_text())
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot resume {path}: its config.json cannot be read: {error}") from error
+        data = read_object(run.config_file, f"cannot resume {path}")
         others = {} if allowed is None else {key: one for key, one in named(data).items() if one not in allowed}
         if others:
             raise UsageError(

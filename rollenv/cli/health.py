@@ -32,12 +32,13 @@ def command(
     else:
         path = Path(where)
         health = read_object(path / "health.json" if path.is_dir() else path, "a rollout writes it into its run folder")
-    if not isinstance(health, dict) or not {"time", "envs", "workers"} <= health.keys():
-        raise UsageError(f"{where} holds no health: name the folder of a run, or the URL of a rollenv server")
-    if not print_result(health):
-        _print(health)
-    if any(env["state"] != "up" for env in health["envs"]):
-        raise typer.Exit(1)
+    try:
+        if not print_result(health):
+            _print(health)
+        if any(env["state"] != "up" for env in health["envs"]):
+            raise typer.Exit(1)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(f"{where} holds no health ({error!r:.80}): name a run's folder, or a server's URL") from error
 
 
 def _fetch(url: str) -> dict[str, Any]:

@@ -156,11 +156,14 @@ class EvalFolder:
         file, episodes = path / SETTINGS_FILE, path / EPISODES_FILE
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file; name a folder with --out")
+        written = episodes.exists() and episodes.stat().st_size > 0
         if not file.exists():
+            if written:
+                raise UsageError(f"{path} has episodes but no {SETTINGS_FILE}, so not of an evaluation: name another")
             return cls(path, dict(settings), [], 0.0)
         before = _read(file)
         if not resume:
-            if before.get(_OPEN) or (episodes.exists() and episodes.stat().st_size):
+            if written or before.get(_OPEN):
                 raise UsageError(
                     f"{path} holds an evaluation already: continue it with --resume, or name another folder"
                 )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollenv.cli.common import console, error_console, print_tables, progress
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, writes
 from rollenv.core.folder_lock import locked
 from rollenv.report.sweep import open_runs, sweep_table
 from rollenv.rollout.records.folders import SWEEP, is_run
@@ -98,14 +98,16 @@ def sweep(
     for config in configs:
         check_run(config)
     _need_unused(runs)
-    _write_plan(folder, recipe, overrides, runs)
+    with writes(folder):
+        _write_plan(folder, recipe, overrides, runs)
     cores = len(os.sched_getaffinity(0))
     import torch
 
     beside = min(beside or (1 if torch.cuda.is_available() else cores), len(runs))
     console.print(f"{len(runs)} runs, {beside} at a time, below {folder}", soft_wrap=True, markup=False)
     try:
-        failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
+        with writes(folder):
+            failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
     except KeyboardInterrupt:
         error_console.print(f"give the same command with run_dir={folder} --resume to go on", soft_wrap=True)
         raise

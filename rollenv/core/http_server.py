@@ -18,9 +18,12 @@ with extra("serve", "A gateway"):
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Timeout in seconds for the head of a request, from its first byte or the start of the connection.
-HEAD = 20.0
+HEAD = 10.0
 
-logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.getMessage())
+# uvicorn logs these for every refused WebSocket, every response that ends with its sandbox, and, with a traceback,
+# every text that is not UTF-8.
+_USUAL = ("without completing handshake", "without completing response", "Invalid UTF-8 sequence")
+logging.getLogger("uvicorn.error").addFilter(lambda record: not any(text in record.getMessage() for text in _USUAL))
 
 
 class HttpServer:
@@ -82,7 +85,7 @@ class Uvicorn(uvicorn.Server):
 
 
 class Punctual(H11Protocol):
-    """Refuses requests whose head takes too long."""
+    """Refuses requests whose head takes too long: many slow ones would block other clients."""
 
     _due: asyncio.TimerHandle | None = None
 
@@ -96,6 +99,16 @@ class Punctual(H11Protocol):
             self._forget()
         elif self._due is None:
             self._due = self.loop.call_later(HEAD, self._refuse)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that is not HTTP; if the app has it already, for the app its client has left."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # its answer has begun
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()

@@ -109,6 +109,9 @@ def function_at(name: str, what: str, *folders: str | Path) -> Callable[..., Any
             importlib.invalidate_caches()
     try:
         imported = _imported(Path(module).resolve()) if module.endswith(".py") else importlib.import_module(module)
+        if threading.current_thread() is threading.main_thread() and os.getcwd() != looked[0]:
+            os.chdir(looked[0])  # in a worker's thread, another environment may have changed it meanwhile
+            raise UsageError("it changes the current folder (os.chdir): paths given to rollenv would mean others")
         function = functools.reduce(getattr, attribute.split("."), imported)
     except MissingExtra:
         raise

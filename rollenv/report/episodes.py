@@ -13,7 +13,7 @@ from rollenv.core.env_spec import load_entry_point
 from rollenv.core.errors import RollenvError
 from rollenv.core.pictures import MARK, is_picture_token
 from rollenv.core.registry import is_elsewhere, spec
-from rollenv.report.plain import clip, dumps, items, mapping, number, plain
+from rollenv.report.plain import clip, dumps, finite, items, mapping, number, plain
 from rollenv.rollout.records.folders import Run, tokenizer_of
 from rollenv.rollout.records.pictures import PictureFiles
 
@@ -125,7 +125,7 @@ class EpisodeIndex:
         turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
         status = status_of(episode)
         task = self._task(episode["task"])
-        rewards = [reward for turn in turns if isinstance(reward := turn.get("reward"), int | float)]
+        rewards = [reward for turn in turns if (reward := finite(turn.get("reward"))) is not None]
         values = {
             "run": run,
             "part": part,
@@ -134,7 +134,7 @@ class EpisodeIndex:
             "member": number(episode.get("member")),
             "status": status,
             "kind": self._kind(episode) if STATUSES[status] == "error" else -1,
-            "reward": number(episode.get("reward"), sum(rewards, 0.0)),
+            "reward": number(episode.get("reward", sum(rewards))),
             "turns": len(turns),
             "tokens": sum(len(items(turn.get("response_ids"))) for turn in turns),
             "seconds": number(episode.get("seconds")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -11,6 +12,7 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollenv.core.errors import UsageError
@@ -59,6 +61,9 @@ class Requests:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # the server stops, and waits for no answer any longer
+            if not status and scope["type"] == "http":
+                await PlainTextResponse("the server stops\n", 503)(scope, receive, send_with_id)
         finally:
             if _requests.isEnabledFor(logging.INFO):
                 fields = {

@@ -34,8 +34,8 @@ class ReplayedEnv:
     """
 
     __slots__ = (
-        "_alone", "_context", "_is_limited", "_losses", "about", "closed", "history", "last_step", "over", "owner",
-        "pooled", "session", "task", "turns", "views",
+        "_alone", "_asked", "_context", "_is_limited", "_losses", "about", "closed", "history", "last_step", "over",
+        "owner", "pooled", "session", "task", "turns", "views",
     )  # fmt: skip
 
     def __init__(self, context: SessionContext, session: str, owner: str, task: Task, views: Views, alone: bool):
@@ -44,6 +44,7 @@ class ReplayedEnv:
         self.pooled: PooledEnv | None = None
         """The environment in a worker, if there is one."""
         self._alone, self._losses = alone, 0
+        self._asked: asyncio.Future[Any] | None = None
         self.closed = False
         """True once the session has ended."""
         self.about: dict[str, Any] = {}
@@ -110,6 +111,8 @@ class ReplayedEnv:
             pooled.abandon()
         elif pooled is not None:  # the time of a failed call counts, too
             pooled.close(functools.partial(self._context.limiter.spend, self.owner))
+        if self.closed and self._asked is not None and not self._asked.done():
+            self._asked.set_exception(SessionGone("the session was closed"))
 
     # -- used by calls in flight ---------------------------------------------------------------------------------------
 
@@ -196,7 +199,7 @@ class ReplayedEnv:
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
         """Send a call and await its answer."""
-        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        result = self._asked = asyncio.get_running_loop().create_future()
 
         def done(answer: Any) -> None:
             if not result.done():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.http_server import Uvicorn
+from rollenv.core.http_server import Punctual, Uvicorn
 from rollenv.core.needs import extra
 from rollenv.core.registry import spec
 from rollenv.remote import protocol
@@ -30,8 +30,6 @@ from rollenv.serve.websocket import WebSocket
 
 with extra("serve", "rollenv serve"):
     import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
 
 logger = logging.getLogger(__name__)
 
@@ -134,47 +132,11 @@ class ServerEnv:
                 )
 
 
-# uvicorn logs these for every refused WebSocket, every response that ends with its sandbox, and, with a traceback,
-# every text that is not UTF-8.
-_USUAL = ("without completing handshake", "without completing response", "Invalid UTF-8 sequence")
-logging.getLogger("uvicorn.error").addFilter(lambda record: not any(text in record.getMessage() for text in _USUAL))
-
-
-#: Maximum seconds for the head of a request.
-_HEAD = 10.0
-
 #: Minimum bytes of a block that is returned to the system at once, and the number of that option in malloc.h.
 _LARGE, _M_MMAP_THRESHOLD = 1 << 20, -3
 
 #: Seconds after which a client that reads nothing is disconnected, because its answers stay in memory.
 UNREAD = 60.0
-
-
-class HeaderTimeoutProtocol(H11Protocol):
-    """Closes connections whose requests do not start in time: many slow ones would block other clients."""
-
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._await_head()
-
-    def data_received(self, data: bytes) -> None:
-        before = self.cycle
-        if self._late is None and (before is None or before.response_complete):
-            self._await_head()
-        super().data_received(data)
-        if self._late is not None and self.cycle is not before:
-            self._late.cancel()
-            self._late = None
-
-    def _await_head(self) -> None:
-        self._late = self.loop.call_later(_HEAD, self._give_up, self.cycle)
-
-    def _give_up(self, before: object) -> None:
-        self._late = None
-        if self.cycle is before and self.transport.get_protocol() is self:  # unless it has become a WebSocket
-            self.transport.close()
 
 
 def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
@@ -226,7 +188,7 @@ async def serve(
     server = EnvServer(settings, workers)
     config = uvicorn.Config(
         make_app(server),
-        http=HeaderTimeoutProtocol,
+        http=Punctual,
         ws=WebSocket,
         ws_max_size=protocol.LARGEST_REQUEST,
         ws_per_message_deflate=False,
@@ -248,16 +210,12 @@ async def serve(
     draining: list[asyncio.Task[None]] = []
 
     async def stop() -> None:
-        sessions = len(server.sessions.by_name)
-        logger.warning("draining: %d open sessions may end within %g s", sessions, settings.drain)
+        logger.warning("draining: %d open sessions may end within %g s", len(server.sessions.by_name), settings.drain)
         await server.sessions.drain(settings.drain)
         web.should_exit = True
 
     def on_signal() -> None:
-        if draining:
-            web.should_exit = True
-        else:
-            draining.append(loop.create_task(stop()))
+        draining.append(loop.create_task(server.sessions.drain(0) if draining else stop()))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)

@@ -162,15 +162,16 @@ class SessionManager(SessionContext):
             self._reaper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._reaper
-        for session in list(self.by_name.values()):
-            self.close(session)
+        await self.drain(0)
 
     async def drain(self, seconds: float) -> None:
-        """Accept no new sessions, and wait until the open ones have ended."""
+        """Accept no new sessions, wait until the open ones have ended, and end the others."""
         self.draining = True
         end = time.monotonic() + seconds
         while self.by_name and time.monotonic() < end:
             await asyncio.sleep(0.05)
+        for session in list(self.by_name.values()):
+            self.close(session)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ def test_list_and_version(rollenv_command):
         (("train", "sokoban", "algorithm.nme=gigpo"), 2, "did you mean 'algorithm.name'"),
         (("train", "sokoban", "seed=x"), 2, "seed: "),
         (("train", "sokoban", "run_dir=/proc/none/run"), 4, "cannot write the run directory"),
+        (("train", "sokoban", "run_dir=/proc/none/run", "--seeds", "2"), 2, "cannot write /proc/none"),
         (
             ("catalogue", "game:Sokoban-v0-easy", "--page", "/proc/none/page.html"),
             2,

@@ -107,8 +107,9 @@ def test_health_shows_a_run(rollenv_command, tmp_path):
     assert "7 times OSError: gone" in failing.stdout
     (out / "health.json").write_text("{")
     assert "damaged" in rollenv_command("health", str(out)).stderr
-    (out / "health.json").write_text("[]")
-    assert rollenv_command("health", str(out)).returncode == 2
+    for wrong in ([], health | {"time": 1e308}, health | {"workers": [{}]}, health | {"envs": [5]}):
+        (out / "health.json").write_text(json.dumps(wrong))
+        assert rollenv_command("health", str(out)).returncode == 2
 
 
 @pytest.mark.slow
@@ -177,6 +178,9 @@ def test_a_folder_without_an_episode_may_be_used_again(tmp_path, capsys):
     assert not played("max_turns=3")
     assert played("max_turns=3") == 2
     assert "holds an evaluation already" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "eval.json").unlink()  # as in a training run's folder
+    assert played("max_turns=3") == played("max_turns=3", "--resume") == 2
+    assert "name another" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_agent_of_ones_own_plays(rollenv_command, tmp_path, monkeypatch):

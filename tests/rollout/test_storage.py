@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ texts = st.text(st.characters(), max_size=12) | st.sampled_from(
     ["\ud800", "\udfffx", "\uffff", "\uffffd800", "a\nb\r\n\x00", "\u2028", '"}\n{"', "🙂"]
 )
 numbers = st.integers(-(2**63), 2**63 - 1)
-floats = st.floats(allow_nan=False)
+floats = st.floats(-1e99, 1e99)
 plain = st.recursive(
     st.none() | st.booleans() | numbers | floats | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
@@ -97,12 +97,14 @@ def episode(number: int = 0) -> Trajectory:
     return Trajectory(Task("game:Test-v0", number, {"size": [3, 4]}), [turn] * 3, "terminated", True)
 
 
-def test_infinite_numbers_survive(tmp_path):
+@pytest.mark.parametrize("where", ["reward", "logprobs"])
+@pytest.mark.parametrize("number", [math.nan, -math.inf, 1e300, 10**400])
+def test_numbers_that_no_rollout_gives_are_refused(tmp_path, where, number):
     odd = episode()
-    odd.turns = [Turn((), (1, 2), (-math.inf, 0.0), -math.inf, "", "")]
-    for name in ("a.jsonl", "a.parquet"):
-        write(tmp_path / name, [odd])
-        assert list(read(tmp_path / name)) == [odd]
+    odd.turns = [replace(odd.turns[0], **{where: number if where == "reward" else (number,)})]
+    write(tmp_path / "a.jsonl", [odd])
+    with pytest.raises(UsageError, match=where):
+        list(read(tmp_path / "a.jsonl"))
 
 
 def test_records_are_appended_one_at_a_time(tmp_path):
@@ -178,6 +180,7 @@ def test_a_damaged_line_is_named(tmp_path):
         ({"group": True}, "line 1.group"),
         ({"status": "lost"}, "line 1.status"),
         ({"task": None}, "line 1.task"),
+        ({"metrics": {"boxes": "many"}}, "line 1.metrics.boxes"),
     ],
 )
 def test_records_of_another_kind_are_refused(tmp_path, change, message):

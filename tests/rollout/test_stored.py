@@ -44,6 +44,7 @@ def test_the_same_episodes_are_read_from_every_file_and_folder(tmp_path):
     folder.mkdir()
     (folder / "eval.json").write_text("{}")
     storage.write(folder / "episodes.jsonl", episodes)
+    (tmp_path / "sweep.json").write_text("{}")
     for place in ("all.jsonl", "all.parquet", "groups.jsonl", "an evaluation", ""):
         assert list(stored_episodes(tmp_path / place)) == episodes, place
 
@@ -101,6 +102,12 @@ def test_a_gateways_record_is_read_while_it_runs_and_after_its_sessions_are_drop
         (one,), (other,) = trajectory_samples(t), trajectory_samples(same)
         assert all((getattr(one, name) == getattr(other, name)).all() for name in one.__dataclass_fields__ if name in
                    ("ids", "mask", "logprobs", "versions", "turns", "rewards"))  # fmt: skip
+    edited = (
+        (tmp_path / "calls.jsonl").read_text().replace('"event":"finish","reward":1.0', '"event":"finish","reward":[]')
+    )
+    (tmp_path / "edited.jsonl").write_text(edited)
+    with pytest.raises(UsageError, match=f"the session {sessions[0].id} is damaged"):
+        list(stored(tmp_path / "edited.jsonl"))
 
 
 @pytest.mark.parametrize(

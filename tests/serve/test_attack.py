@@ -7,6 +7,7 @@ import copy
 import datetime
 import os
 import pickle
+import signal
 import socket
 import threading
 import time
@@ -20,10 +21,13 @@ from serving import patient, tokens_in
 from waiting import eventually
 
 import rollenv
+from rollenv.agents.base import RandomAgent
 from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
 from rollenv.remote.connection import Connection
 from rollenv.remote.protocol import EnvBroke
+from rollenv.rollout.episode import EpisodeLimits
+from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.remote import RemoteWorkers
@@ -77,7 +81,26 @@ def test_a_session_that_is_closed_during_a_call_ends_with_its_environment(serve)
     assert eventually(lambda: held(served) == 0)
     told = health(served)
     assert told["counts"]["replays"] == 0, "the step was not made again"
+    assert answers[0].status_code == 404
     assert [worker["pid"] for worker in told["workers"]] == pids, "nothing hung, so the worker stays"
+
+
+def test_a_second_signal_ends_calls_with_their_sessions(serve, tmp_path):
+    with open(tmp_path / "log", "w") as log:
+        served = serve("--drain", "600", workers=1, stderr=log)
+    name = gem(served, "make", env_id="test:Moody-v0").json()["sandbox_id"]
+    gem(served, "reset", sandbox_id=name, seed=1)
+    answers = []
+    step = threading.Thread(target=lambda: answers.append(gem(served, "step", sandbox_id=name, action="hang 25")))
+    step.start()
+    assert eventually(lambda: '"busy"' in patient.post(f"{served.http}/page/api/sessions", json={}).text)
+    served.signal(signal.SIGTERM)
+    assert eventually(lambda: "draining" in (tmp_path / "log").read_text())
+    served.signal(signal.SIGTERM)
+    step.join()
+    assert answers[0].status_code == 404
+    assert served.process.wait(20) == 0
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_opening_at_once_and_vanishing_openers_make_no_environment_too_many(serve):
@@ -236,7 +259,11 @@ LIES = {
     "an error with a text too many": lambda number: protocol.pack(
         [number, None, "env", "x", {"text": 1, "self": 2, "kind": "lost"}]
     ),
+    "a defect": lambda number: protocol.pack([number, None, "server", "the server failed", {}]),
 }
+
+#: Answers to a reset that no environment gives.
+NO_RESULTS = (None, [], "text", ["x", {}, 1, ""], ["x", {"success": float("nan")}, "", ""], [b"x", {}, "", ""])
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -257,6 +284,19 @@ def test_a_server_that_lies_is_lost(lie):
 
     with liar(answer) as port:
         asyncio.run(play(port))
+
+
+@pytest.mark.parametrize("result", NO_RESULTS)
+def test_a_result_that_no_environment_gives_fails_its_episode_alone(result):
+    def answer(number, operation):
+        return honest(number, operation) if operation != "call" else protocol.pack([number, result])
+
+    with liar(answer) as port:
+        workers = RemoteWorkers(f"rollenv+ws://127.0.0.1:{port}")
+        with RolloutManager(RandomAgent(), workers, limits=EpisodeLimits(max_replays=0, max_replacements=0)) as manager:
+            (group,) = manager.collect([Task("test:Echo-v0", 1)], 1)
+            manager.run(workers.aclose())
+    assert [t.failure for t in group] == ["wrong"]
 
 
 def test_another_version_is_refused_each_time():

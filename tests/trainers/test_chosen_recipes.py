@@ -175,7 +175,7 @@ def test_a_written_recipe_leaves_out_what_does_nothing(overrides: list[str], tmp
         (["sokoban", "--write-recipe", "none/own.toml"], "cannot write none/own.toml: No such file"),
         (["sokoban", "--write-recipe", "own.toml"], "cannot write own.toml: File exists"),
         # the run is looked for; that the id has no expert does not matter
-        (["ta:Nim-v0", "run_dir=run", "--resume"], "cannot resume run: its config.json"),
+        (["ta:Nim-v0", "run_dir=run", "--resume"], "cannot resume run"),
         (["a-run"], "rollenv train --resume run_dir=a-run"),
     ],
 )

@@ -120,7 +120,7 @@ def test_every_drawn_token_is_there_once_with_its_turn_trajectory_and_group(play
     assert np.diff(data.starts).tolist() == [int(s.mask.sum()) for s in data.samples]
     assert data.rows(list(range(len(data.samples)))).tolist() == list(range(len(data)))
     assert sum(data.first_of_turn) == len(drawn_turns(data))
-    rows = data.by_trajectory(np.arange(len(data), dtype=float))
+    rows = by_trajectory(data, np.arange(len(data), dtype=float))
     assert [len(row) for row in rows] == [sum(len(turn.response_ids) for turn in t.turns) for _, t in complete]
 
 
@@ -232,6 +232,12 @@ def test_advantages_are_whitened_then_cut(data):
 # -- a critic ----------------------------------------------------------------------------------------------------------
 
 
+def by_trajectory(data, values):
+    """The numbers of response tokens, one list for each trajectory."""
+    counts = np.bincount(data.trajectory, minlength=len(data.trajectories))
+    return [part.tolist() for part in np.split(values, np.cumsum(counts)[:-1])]
+
+
 def with_values(data: Experience) -> None:
     data.columns["values"] = np.random.default_rng(0).standard_normal(len(data))
 
@@ -270,7 +276,7 @@ def test_ppo_bi_level_and_by_tokens_are_their_estimators():
     data = experience(batch("plain"), "turn")
     with_values(data)
     sizes = [[len(turn.response_ids) for turn in t.turns] for t in data.trajectories]
-    values = data.by_trajectory(data.columns["values"])
+    values = by_trajectory(data, data.columns["values"])
     credit.assign(data, shaped(data), Ppo(credit="bi_level", gamma=0.9, lam=0.8, turn_gamma=0.7, turn_lam=0.6))
     gae = adv.bi_level_gae(rewards_of(data), values, sizes, gamma=0.7, lam=0.6, token_gamma=0.9, token_lam=0.8)
     np.testing.assert_allclose(data.columns["advantages"], gae.advantages)

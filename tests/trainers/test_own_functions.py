@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import words
 from tiny_runs import numbers
 
 from rollenv import UsageError
+from rollenv.core.plugins import function_at
 from rollenv.trainers import Trainer
 from rollenv.trainers.config import differences, load_config, with_settings
 from rollenv.trainers.run_dir import RunDir
@@ -296,6 +299,21 @@ def test_a_module_that_raises_on_import_is_named_with_the_line(folder):
     (folder / "syntax_test.py").write_text("def f(:\n")
     with pytest.raises(UsageError, match=r"'syntax_test:f' cannot be loaded: SyntaxError.*syntax_test.py, line 1"):
         config_of("algorithm.name=syntax_test:f")
+
+
+def test_a_module_that_changes_the_folder_on_import_is_refused(folder):
+    here = os.getcwd()
+    (folder / "moving_test.py").write_text("import os\nos.chdir('/')\nf = print\n")
+    with pytest.raises(UsageError, match=r"os\.chdir"):
+        config_of("algorithm.name=moving_test:f")
+    assert os.getcwd() == here
+
+
+def test_an_environment_that_changes_the_folder_of_its_worker_is_not_taken_for_the_module(folder, monkeypatch):
+    monkeypatch.chdir(folder)  # and back at the end
+    (folder / "innocent_test.py").write_text("import os\nos.chdir('/')\nf = print\n")
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(function_at, "innocent_test:f", "the function").result() is print
 
 
 def test_a_measure_that_fails_is_named(folder):

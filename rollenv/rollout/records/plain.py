@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from rollenv.core.errors import UsageError
 from rollenv.core.pictures import Picture
 from rollenv.rollout.records.pictures import PictureFiles
+from rollenv.rollout.validation import LARGEST_NUMBER
 
 T = TypeVar("T")
 
@@ -99,11 +100,10 @@ def _value(hint: Any, value: Any, where: str, files: PictureFiles | None) -> Any
             raise UsageError(f"{where}: {value!r} is not one of {', '.join(map(repr, args))}")
         return value
     if hint is float:
-        _expect(value, (int, float), where)
-        try:
-            return float(value)
-        except OverflowError:
-            raise UsageError(f"{where}: {str(value)[:60]}... is too large") from None
+        return _finite(value, where)
+    if origin is dict and args[1] is float:
+        _expect(value, (dict,), where)
+        return {name: _finite(number, f"{where}.{name}") for name, number in value.items()}
     kind = origin or hint
     if isinstance(kind, type):
         _expect(value, (kind,), where)
@@ -111,11 +111,20 @@ def _value(hint: Any, value: Any, where: str, files: PictureFiles | None) -> Any
 
 
 def _items(hint: Any, values: Any, where: str, files: PictureFiles | None) -> list[Any]:
-    if hint in (int, str, bool) or (hint is float and all(type(v) is float for v in values)):
+    if hint is float:
+        return [_finite(value, where) for value in values]
+    if hint in (int, str, bool):
         for value in values:
             _expect(value, (hint,), where)
         return list(values)
     return [_value(hint, value, f"{where}[{i}]", files) for i, value in enumerate(values)]
+
+
+def _finite(value: Any, where: str) -> float:
+    _expect(value, (int, float), where)
+    if not abs(value) <= LARGEST_NUMBER:  # NaN is in no range
+        raise UsageError(f"{where}: {str(value)[:60]} is not a finite number of at most {LARGEST_NUMBER:g}")
+    return float(value)
 
 
 def _expect(value: Any, kinds: tuple[type, ...], where: str) -> None:

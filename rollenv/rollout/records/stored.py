@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,14 +57,13 @@ def stored(path: str | Path, where: str = "") -> Iterator[StoredEpisode]:
     """
     path, chosen = Path(path), Where(where)
     if path.is_dir():
-        folders = list(find_runs(path).values())
-        if not any((folder / EPISODES).is_file() for folder in folders):
+        folders = [folder for folder in find_runs(path).values() if (folder / EPISODES).is_file()]
+        if not folders:
             raise UsageError(
                 f"{path} has no stored episodes ({EPISODES}): runs keep those of evaluations, `rollenv eval --out` "
                 "all that it plays"
             )
-        each = (_of_folder(folder, alone=folder == path) for folder in folders)
-        episodes: Iterator[StoredEpisode] = itertools.chain.from_iterable(each)
+        episodes: Iterator[StoredEpisode] = (e for folder in folders for e in _of_folder(folder, alone=folder == path))
     elif path.is_file():
         episodes = _of_file(path)
     else:
@@ -80,7 +78,7 @@ def _chosen(episodes: Iterator[StoredEpisode], where: Where) -> Iterator[StoredE
 
 def _of_folder(folder: Path, alone: bool) -> Iterator[StoredEpisode]:
     run = open_run(folder)
-    if not (folder / EPISODES).is_file() or (run.settings.get("regraded") and not alone):
+    if run.settings.get("regraded") and not alone:
         return
     failed: dict[str, StoredEpisode] = {}
     files = PictureFiles(folder)
@@ -128,11 +126,13 @@ def _episode(data: Any, where: str, files: PictureFiles, run: Run | None = None)
 
 def _of_record(path: Path) -> Iterator[StoredEpisode]:
     """Yield the sessions of a gateway's record; those of one task are a group."""
-    sessions = recorded_sessions((event for _, event in json_lines(path)), str(path))
     groups: dict[str, int] = {}
     members: Counter[str] = Counter()
-    for session in sessions:
-        trajectory = session_trajectory(session)
+    for session in recorded_sessions((event for _, event in json_lines(path)), str(path)):
+        try:
+            trajectory = session_trajectory(session)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
+            raise UsageError(f"{path}: the session {session.id} is damaged: {error!r:.100}") from error
         name = trajectory.task.env_id
         trajectory.group, trajectory.member = groups.setdefault(name, len(groups)), members[name]
         members[name] += 1

@@ -10,13 +10,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, describe
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import opening, refused
-from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerFull, ServerLost, SessionGone, TooFast
+from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerError, ServerFull, ServerLost, TooFast
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, avoid_none, validated
 from rollenv.rollout.workers.supervisor import Slot, Supervisor
@@ -360,8 +360,8 @@ class RemoteWorkerEnv:
                 except ServerFull as error:  # full or about to stop
                     await self._move(error)
             self._begun = True
-        observation, info, key, view = await self._call("reset", self._task.seed, self._task.options)
-        return validated(observation, 0.0, False, False, info, key, view)
+        result: EnvResult = await self._call("reset", self._task.seed, self._task.options)
+        return result
 
     async def _move(self, error: ServerFull) -> None:
         seconds = error.retry_after
@@ -374,7 +374,8 @@ class RemoteWorkerEnv:
         self._server, self.worker, self._open = new, new.name, True
 
     async def step(self, action: str) -> EnvResult:
-        return validated(*await self._call("step", action))
+        result: EnvResult = await self._call("step", action)
+        return result
 
     async def call(self, method: str, *args: Any) -> Any:
         return await self._call(method, *args)
@@ -397,7 +398,13 @@ class RemoteWorkerEnv:
     async def _call(self, method: str, *args: Any) -> Any:
         self._count += 1
         answer = await self._request("call", self._session, self._count, method, list(args))
-        return protocol.with_known(method, answer, self._pictures)
+        try:
+            answer = protocol.with_known(method, answer, self._pictures)
+            if method == "reset":
+                answer = [answer[0], 0.0, False, False, *answer[1:]]
+            return validated(*answer) if method in ("reset", "step") else answer
+        except Exception as error:  # a server can answer anything
+            raise EnvFailure("wrong", f"{self.worker}: the answer to {method} is wrong: {describe(error)}") from error
 
     async def _request(self, *request: Any) -> Any:
         try:
@@ -406,7 +413,9 @@ class RemoteWorkerEnv:
                     return await self._server.ask(*request)
                 except TooFast as error:  # the client's quota, which has room again soon
                     await asyncio.sleep(error.retry_after)
+        except (NotAllowed, ServerFull):
+            raise
         except EnvBroke as error:
             raise EnvFailure(str(error.details.get("kind", "raised")), str(error)) from error
-        except (ServerLost, SessionGone) as error:
+        except (ServerLost, ServerError) as error:
             raise EnvFailure("lost", str(error)) from error

@@ -324,16 +324,19 @@ def test_sandbox_fusion(server, prefix):
 
 
 @pytest.mark.integration
-def test_whoever_fills_all_sandboxes_with_calls_keeps_nobody_else_from_anything(serve):
+def test_whoever_fills_all_sandboxes_with_calls_keeps_nobody_else_from_anything(serve, tmp_path):
     """Every call holds a thread; those that start, run alone and end have others."""
-    served = serve("--sandboxes", "3", "--drain", "0.2")
+    with open(tmp_path / "log", "w") as log:
+        served = serve("--sandboxes", "3", "--drain", "0.2", stderr=log)
     path = f"{served.http}/apis/envs/sandbox/v1"
     names = [patient.post(f"{path}/start_async", json={}, timeout=60).json()["result"]["sandbox_id"] for _ in range(2)]
     body = {"command": ["sleep", "300"], "timeout": 300}
 
+    answers = []
+
     def hold(name):
         with contextlib.suppress(httpx.HTTPError):
-            patient.post(f"{path}/execute", json=body | {"sandbox_id": name}, timeout=120)
+            answers.append(patient.post(f"{path}/execute", json=body | {"sandbox_id": name}, timeout=120).status_code)
 
     threads = [threading.Thread(target=hold, args=(name,)) for name in names for _ in range(24)]
     for thread in threads:
@@ -349,6 +352,9 @@ def test_whoever_fills_all_sandboxes_with_calls_keeps_nobody_else_from_anything(
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
+    assert 503 in answers
+    assert 500 not in answers
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.integration
