@@ -204,6 +204,16 @@ def test_every_setting_that_is_advised_exists(env_id, model):
     check()
 
 
+@pytest.mark.parametrize(("wins", "solved", "above"), [(1, 0, False), (3, 1, False), (8, 0, True), (8, 4, False)])
+def test_a_floor_is_above_the_model_beyond_chance_on_both_sides(wins, solved, above):
+    tasks = [TaskCounts(f"seed {i}", 8 * (i < solved), 0, (float(i < solved),) * 8) for i in range(4)]
+    share = sum(task.solved for task in tasks) / 32
+    told = Taught(tasks, (share, 0.0, 1.0), (share, share - 1, share + 1), {}, 4, 0)
+    floor = FloorResult("a guess", "constant", 8, (wins / 8, 0.0, 1.0), wins / 8, 0.1)
+    judge([floor], told)
+    assert (floor.above == "solves more than the model") == above
+
+
 @pytest.mark.parametrize(
     ("info", "first"),
     [
