@@ -7,6 +7,7 @@ import binascii
 import contextlib
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,8 +27,8 @@ _ENCODINGS = {
 #: The share of tasks that must show it, and how many different answers there must be: moves of a game are few.
 _NEARLY_ALL, _ANSWERS = 0.9, 4
 
-#: Tasks of each split that are compared.
-_SPLIT_TASKS = 64
+#: Tasks of each split that are compared, and the seconds for it.
+_SPLIT_TASKS, _SPLIT_SECONDS = 64, 30.0
 
 
 def encoded_answer(env_spec: EnvSpec, tasks: list[Task]) -> str:
@@ -73,9 +74,15 @@ def shared_by_splits(env_spec: EnvSpec) -> str:
         if not env_spec.accepts(kwargs):
             return ""
         tasks = tasks_of(env_spec.id, kwargs, None if env_spec.indexed else _SPLIT_TASKS)[:_SPLIT_TASKS]
-        splits.append({(one.shows, one.decides): task for one, task in zip(identities(tasks), tasks, strict=True)})
-        if 2 * len(splits[-1]) < len(tasks):
+        known, begun, until = dict[Any, Task](), 0, time.monotonic() + _SPLIT_SECONDS
+        for one, task in zip(identities(tasks), tasks, strict=True):
+            known[one.shows, one.decides] = task
+            begun += 1
+            if time.monotonic() > until:
+                break
+        if 2 * len(known) < begun:
             return ""
+        splits.append(known)
     train, test = splits
     both = [key for key in test if key in train]
     if not both:

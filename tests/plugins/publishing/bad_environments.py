@@ -159,6 +159,12 @@ class ReadsTheFolder(Sum):
         return f"What is {self.a} plus {self.b}?", {}
 
 
+class ReadsTheUser(Sum):
+    def _reset(self, options):
+        told, info = super()._reset(options)
+        return f"{os.environ.get('USER', 'You')}, {told}", info
+
+
 class KnowsFewSeeds(Sum):
     def reset(self, seed=None, *, options=None):
         _text, info = super().reset(seed, options=options)

@@ -34,6 +34,7 @@ REFUSED = {
     "GradesByPattern": ("unearned", ".*"),
     "GradesByNumber": ("unearned", "nan"),
     "ReadsTheFolder": ("replay", "second process"),
+    "ReadsTheUser": ("replay", "second process"),
     "KnowsFewSeeds": ("types", "IndexError"),
     "HoldsAFunction": ("types", "info['again']"),
     "TakesStdout": ("surroundings", "sys.stdout"),
