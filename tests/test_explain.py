@@ -187,6 +187,15 @@ def test_what_is_no_run_is_refused(files: dict[str, str], tmp_path: Path):
 ODD = [5, None, "x", {"turns": 3, "version": "y"}, {"turns": [7, {"why": 5, "logprobs": "z"}], "group": []}]
 
 
+@pytest.mark.parametrize("file", ["metrics.jsonl", "eval.json"])
+def test_a_folder_of_runs_names_them(file: str, tmp_path: Path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("{}")
+    with pytest.raises(RollenvError, match=r"several runs.*one, .*other"):
+        read_story(tmp_path, alarms)
+
+
 def test_odd_data_is_explained_as_far_as_it_goes(tmp_path: Path):
     run = keep(tmp_path / "run")
     (run / "config.json").write_text('{"iterations": "many", "model": 5, "env": [1]}')
