@@ -45,7 +45,7 @@ def play_again(env_spec: EnvSpec, played: Sequence[Trajectory], seconds: float) 
     """
     chosen = _chosen(played)
     if not chosen:
-        return Repeated(unchecked=f"no episode of at most {_TURNS} turns is a function of its seed and actions")
+        return Repeated(unchecked=f"no episode that one agent's answers make ended within {_TURNS} turns")
     try:
         pickle.dumps(env_spec)
     except Exception as error:

@@ -113,8 +113,8 @@ def probe(
     if not episodes:
         raise UsageError(f"there is no time to play {config.env.id}, {_MODEL * seconds:.0f} s: give more --minutes")
     told, seen = taught(config.env.id, episodes, k, len(tasks) * k - len(episodes)), lengths(episodes)
-    floors = []  # failures are slow, and nothing can be compared with them alone
-    if told.count("failed") < len(told.tasks):
+    floors = []  # nothing is compared with failures alone, and what a seat earns depends on the others
+    if told.count("failed") < len(told.tasks) and not any(t.record.get("seats") for t in episodes):
         floors = _floors(manager, config, [turn.text for t in episodes for turn in t.turns], _FLOORS * seconds, watch)
     verdict.judge(floors, told)
     watch("playing again in a second process", 0, 1)

@@ -129,10 +129,8 @@ def _of_reliability(env_spec: EnvSpec, told: Taught, again: Repeated) -> Iterato
     if again.unchecked:
         yield Remark("amber", f"Repeatability was not checked: {again.unchecked}.")
     elif again.differences:
-        text = (
-            f"The same seed and actions do not give the same in {len(again.differences)} of {again.episodes} episodes. "
-        )
-        text += f"The first is {again.differences[0]}."
+        n, first = len(again.differences), again.differences[0]
+        text = f"Seed and actions do not give the same in {n} of {again.episodes} episodes. The first is {first}."
         if env_spec.nondeterministic:
             yield Remark("amber", f"{text} It is declared as not deterministic.")
         else:
@@ -145,6 +143,8 @@ def _of_reliability(env_spec: EnvSpec, told: Taught, again: Repeated) -> Iterato
 
 
 def _of_teaching(told: Taught, size: int) -> Remark:
+    if told.count("failed") == len(told.tasks):
+        return Remark("amber", "Whether it teaches this model is not known: episodes of every task failed.")
     share = told.informative(size)[0]
     reasons: dict[Verdict, str] = {"too hard": "too hard for it", "too easy": "too easy for it", "failed": "failing"}
     counts = "".join(f"; {told.count(verdict)} {verdict}" for verdict in reasons if told.count(verdict))
