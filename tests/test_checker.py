@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from checked import Guess, Salted
 import rollenv
 from rollenv.core.checker import CHECKS, check_env, run_checks
 from rollenv.core.errors import Broken
+from rollenv.core.wrappers.tracking import EpisodeTrackingWrapper
 
 COUNTER = [0]
 
@@ -295,6 +297,37 @@ def test_a_broken_promise_is_found_and_named(cls, property_name, spec_of):
 @pytest.mark.parametrize(("cls", "property_name"), [(Hidden, "state key"), (UsesTorch, "global rng")])
 def test_what_is_allowed_is_no_finding(cls, property_name, spec_of):
     found = {f.name: f for f in run_checks(spec_of(cls), episodes=3)}
+    assert found[property_name].ok, found
+
+
+class NoRoom(Guess):
+    def _reset(self, options):
+        if self.np_random_seed == 2:
+            raise ValueError("no room")
+        return super()._reset(options)
+
+
+def test_a_seed_that_raises_is_one_finding_that_names_it(spec_of):
+    assert [f.detail for f in run_checks(spec_of(NoRoom), episodes=3) if f.ok is False] == [
+        "reset(2) failed: ValueError: no room"
+    ]
+
+
+class Warns(Guess):
+    def _step(self, action):
+        warnings.warn("an odd step", stacklevel=1)
+        return super()._step(action)
+
+
+def with_a_wrapper():
+    """GEM's wrapper tells of the episode before."""
+    return EpisodeTrackingWrapper(Guess())
+
+
+@pytest.mark.filterwarnings("ignore:an odd step")
+@pytest.mark.parametrize(("made", "property_name"), [(Warns, "gymnasium"), (with_a_wrapper, "replay")])
+def test_what_a_wrapper_tells_and_an_environment_warns_of_is_no_finding(made, property_name):
+    found = {f.name: f for f in run_checks(made, episodes=2)}
     assert found[property_name].ok, found
 
 

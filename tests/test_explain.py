@@ -61,6 +61,12 @@ def evaluated(*shares: float) -> tuple[dict[str, float], ...]:
         (trained(*evaluated(0.2, 0.9, 0.4, 0.5)), "fell most from iteration 1 to 2: -50.0 points", ROW.format(3)),
         (trained(*({"reward": r} for r in (1, 2, 0.5, 0.5))), "It fell most around iteration 2", ROW.format(3)),
         (trained({}, {"taught_groups": 0}), "0 % of the groups taught", ROW.format(2)),
+        (
+            trained({}, {"taught_groups": 0.9, "too_hard": 0.4, "too_easy": 0.1}),
+            "90 % of the groups taught; all failed in 40 %, all succeeded in 10 %, and such groups taught, too",
+            ROW.format(2),
+        ),
+        (played(told(status="wrong")), "the environment may never say", "run"),
         (trained({}, {"dropped/repetition": 3}), "3 episodes were not trained on for repetition", ROW.format(2)),
         (trained({}, {"failed": 2}, {"failed": 5}), "7 episodes failed in training; most in", ROW.format(3)),
         (trained({}, {"logprob_drift": 0.3}), "differ by 0.3 nats a token", ROW.format(2)),
@@ -179,6 +185,15 @@ def test_what_is_no_run_is_refused(files: dict[str, str], tmp_path: Path):
 
 
 ODD = [5, None, "x", {"turns": 3, "version": "y"}, {"turns": [7, {"why": 5, "logprobs": "z"}], "group": []}]
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "eval.json"])
+def test_a_folder_of_runs_names_them(file: str, tmp_path: Path):
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("{}")
+    with pytest.raises(RollenvError, match=r"several runs.*one, .*other"):
+        read_story(tmp_path, alarms)
 
 
 def test_odd_data_is_explained_as_far_as_it_goes(tmp_path: Path):

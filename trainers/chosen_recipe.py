@@ -70,8 +70,8 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
     expert = {"oracle", "random_action"} <= env_spec.abilities
     if model == "tiny" and not expert:
         raise UsageError(
-            f"{env_id} has no expert that the tiny model could imitate (it is not registered with the abilities oracle "
-            "and random_action); give a pretrained model: model=PATH, a hub name or smollm2-135m"
+            f"{env_id} has no expert that the tiny model could imitate: define oracle_action and sample_random_action "
+            "(registered as abilities), or give a pretrained model: model=PATH, a hub name or smollm2-135m"
         )
     with naming(env_id):
         trained, tested = _splits(env_spec, kwargs or {})
@@ -210,8 +210,8 @@ def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, ExpertEp
                 return noise, played
     raise UsageError(
         f"the expert of {env_spec.id} succeeds in {played.success:.0%} of {EPISODES} episodes of at most {TURNS} "
-        "turns, even with few random actions: there is nothing to imitate. Use an easier level, or a pretrained model "
-        "(model=PATH)"
+        "turns, even with few random actions: there is nothing to imitate. Say info['success'] with the last step, use "
+        "an easier level, or a pretrained model (model=PATH)"
     )
 
 
@@ -233,7 +233,7 @@ def _play(env: Env, noise: float) -> ExpertEpisodes:
             observation, reward, terminated, truncated, info = env.step(action)
             total += float(reward)
             if terminated or truncated:
-                if info.get("success"):
+                if env.players > 1 or info.get("success"):  # of a game, the end is enough
                     played.success += 1 / EPISODES
                     played.least = min(played.least, total)
                 break

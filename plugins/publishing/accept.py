@@ -21,8 +21,8 @@ import tempfile
 import time
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,17 @@ from rollenv.core.cache import cache_folder
 from rollenv.core.checker import run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.checker.process import changes, surroundings
-from rollenv.core.env_spec import EnvSpec
+from rollenv.core.env_spec import EnvSpec, load_entry_point, takes
 from rollenv.core.errors import Broken, RollenvError, describe
 from rollenv.core.registry import list_envs, spec
 from rollenv.plugins.publishing.package_index import module_of
+from rollenv.plugins.publishing.told import encoded_answer, shared_by_splits
 from rollenv.probe.floors import floors_of, shortened
 from rollenv.probe.repeat import play_again
 from rollenv.rollout.episode import EpisodeLimits
 from rollenv.rollout.evaluate import tasks_of, wilson_interval
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.types import Trajectory
+from rollenv.rollout.types import Task, Trajectory
 
 #: What each rule demands (``promise``) and what mends it (``do``).
 RULES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("rules.toml").read_text("utf-8"))
@@ -111,6 +112,8 @@ class Earned:
     success: float
     low: float
     """The share that chance does not explain: three standard deviations below."""
+    high: float
+    """The same above."""
     reward: float
     spread: float
     """Standard error of the mean reward."""
@@ -136,7 +139,9 @@ class Judged:
         return asdict(self) | {"accepted": not self.refusals, "refusals": [one.to_dict() for one in self.refusals]}
 
 
-def judge(names: Sequence[str], folders: Sequence[str], episodes: int, timeout: float) -> Iterator[Judged]:
+def judge(
+    names: Sequence[str], folders: Sequence[str], episodes: int, timeout: float, kwargs: Mapping[str, Any] | None = None
+) -> Iterator[Judged]:
     """Judge environments, one after the other.
 
     Args:
@@ -144,6 +149,7 @@ def judge(names: Sequence[str], folders: Sequence[str], episodes: int, timeout: 
         folders: folders to import from first.
         episodes: of each check and each agent.
         timeout: seconds for one environment.
+        kwargs: constructor arguments of all of them.
     """
     with tempfile.TemporaryDirectory(prefix="rollenv-accept-") as made:
         found: list[EnvSpec] = []
@@ -157,7 +163,8 @@ def judge(names: Sequence[str], folders: Sequence[str], episodes: int, timeout: 
             why = problems or ["no entry point of rollenv.envs registers an id of its modules"]
             rule = "ids" if whose.endswith(":") else "starts"
             yield Judged(whose.rstrip(":"), [Refusal(whose.rstrip(":"), rule, text) for text in why])
-    for env_spec in found:
+    for each in found:
+        env_spec = replace(each, kwargs={**each.kwargs, **(kwargs or {})})
         began = time.monotonic()
         judged = Judged(env_spec.id)
         with tempfile.TemporaryDirectory(prefix="rollenv-accept-") as made:
@@ -281,6 +288,11 @@ def contact(judged: Judged, env_spec: EnvSpec, folders: Sequence[str], made: str
             for _ in range(_FIRST_TURNS):
                 if time.monotonic() - began < seconds / 2:  # a slow one is no refusal
                     env.step(env.sample_random_action())
+        with contextlib.suppress(Exception):  # what happens only where a task is solved
+            env.reset(0)
+            for _ in range(_FIRST_TURNS):
+                if time.monotonic() - began < seconds / 2:
+                    env.step(env.oracle_action())
         stage("close()")
         env.close()
     except BaseException as error:
@@ -360,7 +372,7 @@ def check(
     os.chdir(os.path.join(made, "work"))
     for finding in run_checks(env_spec, None, episodes, watch=lambda name: stage(f"the check {name!r}")):
         judged.checks[finding.name] = finding.ok
-        if finding.ok is False:
+        if finding.ok is False and finding.detail not in {refusal.evidence for refusal in judged.refusals}:
             judged.refusals.append(Refusal(env_spec.id, finding.name, finding.detail))
     try:
         judged.refusals += _over_many_seeds(judged, env_spec, stage, seconds)
@@ -428,6 +440,12 @@ def compare(
         judged.refusals += _compared(env_spec.id, judged.players, played)
         if not env_spec.nondeterministic:
             judged.refusals += _padded(env_spec.id, played)
+        stage("what tasks show")
+        with contextlib.suppress(Exception):  # an expert that finds no way is told above
+            if "oracle" in env_spec.abilities and (told := encoded_answer(env_spec, _tasks_for(env_spec, episodes))):
+                judged.refusals.append(Refusal(env_spec.id, "shown", told))
+        if takes(load_entry_point(env_spec.entry_point, env_spec.id), "split") and (told := shared_by_splits(env_spec)):
+            judged.refusals.append(Refusal(env_spec.id, "splits", told))
         stage("the second process")
         os.chdir(made)  # a third folder, for what depends on it
         again = play_again(env_spec, [t for each in played.values() for t in each], _AGAIN)
@@ -457,7 +475,7 @@ class _PaddedSession(Session):
 
 def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, list[Trajectory]]]:
     """Play every agent, some tasks at a time while there is time; return their results and episodes."""
-    tasks = tasks_of(env_spec.id, n=None if env_spec.indexed else episodes)[:episodes]
+    tasks = _tasks_for(env_spec, episodes)
     agents: list[tuple[str, str, Agent]] = []
     if "oracle" in env_spec.abilities:
         agents.append(("the expert", "expert", OracleAgent()))
@@ -481,11 +499,15 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, l
                     break
             rewards = [t.reward for t in played[name] if t.complete] or [0.0]
             wins = sum(bool(t.success) for t in played[name] if t.complete)
-            low, _ = wilson_interval(wins, len(rewards), _SURE)
+            low, high = wilson_interval(wins, len(rewards), _SURE)
             spread = statistics.stdev(rewards) / len(rewards) ** 0.5 if len(rewards) > 1 else 0.0
             mean, turns = statistics.fmean(rewards), statistics.fmean(len(t.turns) for t in played[name])
-            results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, mean, spread, turns))
+            results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, high, mean, spread, turns))
     return results, played
+
+
+def _tasks_for(env_spec: EnvSpec, episodes: int) -> list[Task]:
+    return tasks_of(env_spec.id, dict(env_spec.kwargs), None if env_spec.indexed else episodes)[:episodes]
 
 
 def _padded(env_id: str, played: dict[str, list[Trajectory]]) -> Iterator[Refusal]:
@@ -512,8 +534,8 @@ def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Tra
     """Compare what agents earn: skill must pay, and what is no attempt must not."""
     by_kind = {kind: [each for each in results if each.kind == kind] for kind in {each.kind for each in results}}
     expert, random = (next(iter(by_kind.get(kind, ())), None) for kind in ("expert", "random"))
+    constants = sorted(by_kind.get("constant", ()), key=lambda each: -each.success)[:1]
     chance = random.success if random else 0.0
-    constant = max((each.success for each in by_kind.get("constant", ())), default=0.0)
 
     most = _FEW * (expert.reward if expert and expert.reward > 0 else 1.0)
     least = {name: min((t.reward for t in each if t.complete), default=0.0) for name, each in played.items()}
@@ -537,19 +559,32 @@ def _compared(env_id: str, results: Sequence[Earned], played: dict[str, list[Tra
             len(same) == 1 and not any(len(t.turns) >= _TURNS for t in played[expert.name])
         ):
             yield refuse("expert", random, f"earns as much as the expert or more, whose mean is {expert.reward:.3g}")
+    solved = [t for t in played[expert.name] if t.success] if expert else []
+    if solved and all(t.status == "truncated" for t in solved):
+        text = f"the {len(solved)} episodes that the expert solves are truncated, none is terminated"
+        yield Refusal(env_id, "over", text, solved[0].task.seed, shortened(solved[0].turns[-1].text, 80))
+    luck = [random] if random else []
     for floor in results:
         low = floor.low
         margin = floor.reward - max(0.0, random.reward if random else 0.0)
         spread = math.hypot(floor.spread, random.spread if random else 0.0)
         always = least[floor.name] > 0 and not (random and least[random.name] > 0)
         paid = floor.reward > most and (always or margin > max(_SURE * spread, 1e-9))
-        if floor.kind == "unearned" and (paid or low > max(_FEW, chance) or floor.success == chance == 1.0):
+        if floor.kind == "unearned" and (paid or _more(floor, luck) or floor.success == chance == 1.0):
             yield refuse("unearned", floor, "is paid, though it is no attempt at the task")
-        elif floor.kind == "many" and low > max(_FEW, chance, constant):
+        elif floor.kind == "many" and _more(floor, luck + constants):
             yield refuse("unearned", floor, "solves more than one answer does")
-        elif floor.kind == "reader" and low > max(_FEW, chance, constant):
+        elif floor.kind == "reader" and _more(floor, luck + constants):
             yield refuse("shown", floor, "solves the task")
         elif floor.kind == "cheat" and low > _FEW:
             yield refuse("cheats", floor, "solves the task")
         elif floor.kind in ("constant", "moves") and floor.success > max(_ALL, chance) and low > _FEW:
             yield refuse("one answer", floor, "solves every task")
+
+
+def _more(one: Earned, others: Sequence[Earned]) -> bool:
+    """Return whether an agent solves more than a few tasks and than each other, by Newcombe's interval."""
+    gaps = [
+        (one.success - each.success, math.hypot(one.success - one.low, each.high - each.success)) for each in others
+    ]
+    return one.low > _FEW and all(gap > by_chance for gap, by_chance in gaps)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, print_result, print_table, progress
+from rollenv.cli.common import console, key_values, print_result, print_table, progress
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import is_elsewhere, spec
 
@@ -28,6 +28,7 @@ def command(
         help="Id, module:Class or file.py:Class; or all ids of an installed package, a wheel or a package's folder.",
         autocompletion=completion.ids,
     ),
+    arguments: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environments."),
     episodes: int = typer.Option(24, "--episodes", "-n", min=8, help="Episodes of each check and each agent."),
     timeout: float = typer.Option(600.0, "--timeout", min=5.0, help="Time limit in seconds for one environment."),
 ) -> None:
@@ -40,7 +41,7 @@ def command(
 
     with _target(package) as (names, folders, files, wheel), progress("judged") as show:
         found = []
-        for judged in accept.judge(names, folders, episodes, timeout):
+        for judged in accept.judge(names, folders, episodes, timeout, key_values(arguments or ())):
             found.append(judged)
             show(len(found), f"the last: {judged.id}")
         if not any(file.suffix == ".py" for file in files):

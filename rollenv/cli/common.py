@@ -121,6 +121,9 @@ def set_output(verbose: int, quiet: bool, json: bool = False) -> None:
     console.stderr, console.quiet = json, json and quiet
     if json and not _kept:  # a command may call another
         _kept.append(sys.stdout)
+        if sys.stdout is sys.__stdout__:  # C code and child processes print there, too
+            _kept[0] = os.fdopen(os.dup(1), "w")
+            os.dup2(2, 1)
         sys.stdout = sys.stderr
     elif _kept and not json:
         sys.stdout = _kept.pop()

@@ -81,7 +81,7 @@ def floors_of(env_spec: EnvSpec, task: Task, said: Sequence[str] = ()) -> list[F
     """
     with contextlib.closing(make_env(env_spec, task)) as env:
         observation, info = env.reset(task.seed, options=task.options) if task.options else env.reset(task.seed)
-        looks = [_copied(observation, info)]
+        looks, after = [_copied(observation, info)], dict[str, Any]()
         with contextlib.suppress(Exception):  # failures are counted where agents play
             told, _, *ends, after = env.step("")
             looks += [] if any(ends) else [_copied(told, after)]
@@ -96,7 +96,7 @@ def floors_of(env_spec: EnvSpec, task: Task, said: Sequence[str] = ()) -> list[F
     many |= {in_every_format(text): f"an answer that equals any: {text}" for text in EQUAL_TO_ANY}
     if not common:
         constants |= {in_every_format(text): f"a guess: {text}" for text in GUESSES}
-    found = _unearned(looks, info)
+    found = _unearned(looks, {**info, **after})
     found += [Floor(name, "constant", ConstantAgent(text)) for text, name in constants.items()]
     found += [Floor(name, "many", ConstantAgent(text)) for text, name in many.items()]
     if "random_action" in env_spec.abilities:
@@ -164,7 +164,7 @@ def _unearned(looks: Sequence[str], info: dict[str, Any]) -> list[Floor]:
 
     Args:
         looks: what an agent sees at first, and after an empty answer.
-        info: that of a reset; its plain values are given back.
+        info: those of a reset and a step; their plain values are given back.
     """
     found = [Floor("does nothing", "unearned", NopAgent())] if "submit" in info else []
     found.append(Floor("an empty answer", "unearned", ConstantAgent("")))

@@ -38,21 +38,21 @@ class Repeated:
 
 
 def play_again(env_spec: EnvSpec, played: Sequence[Trajectory], seconds: float) -> Repeated:
-    """Play stored episodes twice in a second process, which has another hash seed and time zone, and compare.
+    """Play stored episodes twice in a second process, which has another hash seed, time zone and user, and compare.
 
     Args:
         seconds: deadline of the second process.
     """
     chosen = _chosen(played)
     if not chosen:
-        return Repeated(unchecked=f"no episode of at most {_TURNS} turns is a function of its seed and actions")
+        return Repeated(unchecked=f"no episode that one agent's answers make ended within {_TURNS} turns")
     try:
         pickle.dumps(env_spec)
     except Exception as error:
         return Repeated(unchecked=f"its spec cannot be sent to a second process: {describe(error)}")
     requests = [(t.task, [turn.text for turn in t.turns]) for t in chosen]
     try:
-        with HelperProcess(seconds, {"PYTHONHASHSEED": "4321", "TZ": "Etc/GMT-12"}) as process:
+        with HelperProcess(seconds, {"PYTHONHASHSEED": "4321", "TZ": "Etc/GMT-12", "USER": "somebody"}) as process:
             answers = process.call("rollenv.probe.repeat:traces", env_spec, requests)
     except Broken as error:
         return Repeated(unchecked=str(error))

@@ -113,7 +113,9 @@ def probe(
     if not episodes:
         raise UsageError(f"there is no time to play {config.env.id}, {_MODEL * seconds:.0f} s: give more --minutes")
     told, seen = taught(config.env.id, episodes, k, len(tasks) * k - len(episodes)), lengths(episodes)
-    floors = _floors(manager, config, [turn.text for t in episodes for turn in t.turns], _FLOORS * seconds, watch)
+    floors = []  # nothing is compared with failures alone, and what a seat earns depends on the others
+    if told.count("failed") < len(told.tasks) and not any(t.record.get("seats") for t in episodes):
+        floors = _floors(manager, config, [turn.text for t in episodes for turn in t.turns], _FLOORS * seconds, watch)
     verdict.judge(floors, told)
     watch("playing again in a second process", 0, 1)
     again = play_again(env_spec, episodes, max(20.0, _AGAIN * seconds))
@@ -184,8 +186,7 @@ def _floors(
     manager: RolloutManager, config: TrainConfig, said: Sequence[str], seconds: float, watch: Watch
 ) -> list[FloorResult]:
     tasks = tasks_for(config, _FLOOR_TASKS)
-    each = 0.0  # seconds of an episode
-    floors: list[Floor] = []
+    floors, each = list[Floor](), 0.0  # seconds of an episode
     with contextlib.suppress(Exception):  # the environment's own, which the model's episodes have counted
         floors = floors_of(spec(config.env.id), tasks[0], said)
     found, until = [], time.monotonic() + seconds

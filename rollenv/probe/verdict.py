@@ -83,15 +83,16 @@ def interval(values: Interval) -> str:
 
 def judge(floors: Sequence[FloorResult], told: Taught) -> None:
     """Compare floors with the model, and cheats with doing nothing."""
-    if told.count("failed") == len(told.tasks):
-        return
     idle = max((floor.success[0] for floor in floors if floor.kind == "unearned"), default=0.0)
+    n = max(1, sum(len(task.rewards) for task in told.tasks))
+    _, high = wilson_interval(told.success[0] * n, n, _SURE)
     for floor in floors:
         low, _ = wilson_interval(floor.success[0] * floor.episodes, floor.episodes, _SURE)
+        apart = math.hypot(floor.success[0] - low, high - told.success[0])  # Newcombe's interval of a difference
         spread = math.hypot(floor.spread, (told.reward[2] - told.reward[1]) / 3.92)
         if floor.kind == "cheat" and floor.success[1] > max(0.05, idle):
             floor.above = _CHEATS
-        elif low > told.success[0]:
+        elif floor.success[0] - told.success[0] > apart:
             floor.above = _SOLVES
         elif floor.reward - told.reward[0] > max(_SURE * spread, 1e-9):
             floor.above = _EARNS + UNSOLVED * (floor.success[0] <= told.success[0])
@@ -128,10 +129,8 @@ def _of_reliability(env_spec: EnvSpec, told: Taught, again: Repeated) -> Iterato
     if again.unchecked:
         yield Remark("amber", f"Repeatability was not checked: {again.unchecked}.")
     elif again.differences:
-        text = (
-            f"The same seed and actions do not give the same in {len(again.differences)} of {again.episodes} episodes. "
-        )
-        text += f"The first is {again.differences[0]}."
+        n, first = len(again.differences), again.differences[0]
+        text = f"Seed and actions do not give the same in {n} of {again.episodes} episodes. The first is {first}."
         if env_spec.nondeterministic:
             yield Remark("amber", f"{text} It is declared as not deterministic.")
         else:
@@ -144,6 +143,8 @@ def _of_reliability(env_spec: EnvSpec, told: Taught, again: Repeated) -> Iterato
 
 
 def _of_teaching(told: Taught, size: int) -> Remark:
+    if told.count("failed") == len(told.tasks):
+        return Remark("amber", "Whether it teaches this model is not known: episodes of every task failed.")
     share = told.informative(size)[0]
     reasons: dict[Verdict, str] = {"too hard": "too hard for it", "too easy": "too easy for it", "failed": "failing"}
     counts = "".join(f"; {told.count(verdict)} {verdict}" for verdict in reasons if told.count(verdict))

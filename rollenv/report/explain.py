@@ -149,10 +149,11 @@ def _groups(story: Story) -> Iterator[Sentence]:
     if rows:
         shares, ends = [row["taught_groups"] for _, row in rows], [_row(rows[0][0]), _row(rows[-1][0])]
         hard, easy = (fmean(row.get(name, 0.0) for _, row in rows) for name in ("too_hard", "too_easy"))
-        text = (
-            f"{_share(fmean(shares))} of the groups taught: {_share(shares[0])} at first, {_share(shares[-1])} at last"
-        )
-        yield Sentence("groups", f"{text}; all failed in {_share(hard)}, all succeeded in {_share(easy)}", ends)
+        text = f"{_share(fmean(shares))} of the groups taught"
+        text += f": {_share(shares[0])} at first, {_share(shares[-1])} at last" * (len(rows) > 1)
+        text += f"; all failed in {_share(hard)}, all succeeded in {_share(easy)}"
+        text += ", and such groups taught, too" * (fmean(shares) + hard + easy > 1.001)
+        yield Sentence("groups", text, ends)
     stored: dict[tuple[int, int], list[Told]] = {}
     for told in story.episodes:
         if told.part:
@@ -255,6 +256,8 @@ def _evaluated(story: Story) -> Iterator[Sentence]:
             low, high = wilson_interval(len(solved), len(judged))
         text = f"{len(solved)} of {len(judged):,} episodes were solved: {_share(len(solved) / len(judged))} "
         text += f"(95 % interval {100 * low:.3g} to {100 * high:.3g})"
+        if not solved and any(told.reward > 0 for told in judged):
+            text += "; some earned a reward, so the environment may never say `success` in its info"
         yield Sentence("success", text, [_page(story, told) for told in solved] or _files(story))
     ended = [told for told in played if told.status not in ("error", "open") and math.isfinite(told.reward)]
     if ended:

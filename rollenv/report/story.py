@@ -73,9 +73,9 @@ def read_story(path: Path, alarms: Callable[[Row, list[Row]], Sequence[Any]]) ->
         UsageError: nothing there is a run or a file of episodes.
         StorageError: a file of episodes is damaged.
     """
-    if (path / SWEEP).is_file():
-        runs = ", ".join(str(each.parent) for each in sorted(path.glob(f"**/{METRICS}"))[:4])
-        raise UsageError(f"{path} has several runs; name one of them: {runs or 'none has begun'}")
+    runs = sorted({str(each.parent) for name in (METRICS, "eval.json") for each in path.glob(f"*/**/{name}")})
+    if (path / SWEEP).is_file() or (runs and not any((path / name).is_file() for name in FILES)):
+        raise UsageError(f"{path} has several runs; name one of them: {', '.join(runs[:4]) or 'none has begun'}")
     (run,) = open_chosen(path)
     page = f"{path.stem}.html" if path.is_file() else "report.html"
     about = " on ".join(filter(None, (run.agent, run.env_id)))

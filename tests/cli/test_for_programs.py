@@ -91,6 +91,30 @@ def test_tables_step_aside_for_json_and_q_silences_them(rollenv_command):
     assert "played by oracle" in rollenv_command(*words[:-1], "-q").stdout  # the console is as before
 
 
+LOUD = """
+import os
+
+import rollenv
+
+
+class Loud(rollenv.Env):
+    def _reset(self, options):
+        os.write(1, b"as a C library prints")
+        return "Say yes.", {}
+
+    def _step(self, action):
+        return "", float(action == "yes"), True, False, {"success": action == "yes"}
+"""
+
+
+@pytest.mark.slow
+def test_what_c_code_prints_is_not_in_the_result(rollenv_process, tmp_path):
+    (tmp_path / "loud.py").write_text(LOUD)
+    done = rollenv_process("eval", "loud.py:Loud", "-a", "constant:yes", "-n", "2", "--json")
+    assert json.loads(done.stdout)["success"] == 1.0
+    assert "as a C library prints" in done.stderr
+
+
 def test_every_algorithm_is_listed_as_json(rollenv_command):
     pytest.importorskip("torch")
     found = json.loads(rollenv_command("train", "--list-algorithms", "--json").stdout)["algorithms"]

@@ -205,6 +205,28 @@ def test_every_setting_that_is_advised_exists(env_id, model):
 
 
 @pytest.mark.parametrize(
+    ("env_id", "says"),
+    [("multi:Nim-v0-seats", "can teach"), ("gymnasium:CartPole-v1", "is not known: episodes of every task failed")],
+)
+def test_agents_without_skill_play_no_games_and_nothing_that_always_fails(env_id, says):
+    config, agent = load_config(env_id, ["model=MODEL"]), OracleAgent(0.5)
+    with RolloutManager(agent, limits=EpisodeLimits(max_backoff=0.0)) as manager:
+        found = probe(config, agent, "noisy", manager, n=2, k=4, seconds=30.0, watch=lambda *_: None)
+    assert found.floors == []
+    assert any(says in remark.text for remark in found.remarks), found.remarks
+
+
+@pytest.mark.parametrize(("wins", "solved", "above"), [(1, 0, False), (3, 1, False), (8, 0, True), (8, 4, False)])
+def test_a_floor_is_above_the_model_beyond_chance_on_both_sides(wins, solved, above):
+    tasks = [TaskCounts(f"seed {i}", 8 * (i < solved), 0, (float(i < solved),) * 8) for i in range(4)]
+    share = sum(task.solved for task in tasks) / 32
+    told = Taught(tasks, (share, 0.0, 1.0), (share, share - 1, share + 1), {}, 4, 0)
+    floor = FloorResult("a guess", "constant", 8, (wins / 8, 0.0, 1.0), wins / 8, 0.1)
+    judge([floor], told)
+    assert (floor.above == "solves more than the model") == above
+
+
+@pytest.mark.parametrize(
     ("info", "first"),
     [
         ({}, ""),

@@ -36,6 +36,36 @@ def test_a_model_that_has_to_see_imitates_fewer_random_actions():
     assert 0 < seen.model.warm_up.noise < words.model.warm_up.noise
 
 
+GAME = """
+import numpy as np
+
+import rollenv
+
+
+class Once(rollenv.Env):
+    players = 2
+
+    def _reset(self, options):
+        return "Say 1.", {"player": 0}
+
+    def _step(self, action):
+        won = action == "1"
+        info = {"rewards": [won - 0.5, 0.5 - won], "observations": ["", ""], "success": np.array([won, not won])}
+        return "", won - 0.5, True, False, info
+
+    def oracle_action(self):
+        return "1"
+
+    def sample_random_action(self):
+        return self.action_rng.choice("12")
+"""
+
+
+def test_the_wins_of_a_game_may_be_an_array(tmp_path: Path):
+    (tmp_path / "once.py").write_text(GAME)
+    assert load_config(f"{tmp_path / 'once.py'}:Once").model.warm_up.noise > 0
+
+
 def test_arguments_of_the_id_are_those_of_training_and_evaluation():
     config = load_config("game:Sokoban-v0-tiny", ["env.kwargs.max_turns=60"])
     assert config.env.kwargs == {"max_turns": 60, "split": "train"}

@@ -52,7 +52,8 @@ def play(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bo
 def _digests(result: Sequence[Any]) -> Digests:
     *values, info = result
     parts = dict(zip(("the observation", "the reward", "terminated", "truncated"), values, strict=False))
-    parts |= {f"info[{name!r}]": value for name, value in info.items()} if isinstance(info, dict) else {"info": info}
+    named = info.items() if isinstance(info, dict) else [("", info)]  # GEM's prev_ep_ keys are of the last episode
+    parts |= {f"info[{name!r}]": value for name, value in named if not str(name).startswith("prev_ep_")}
     return {name: digest(value) for name, value in parts.items()}
 
 

@@ -15,13 +15,13 @@ def expect_step(result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
     """Return the result of a step, or raise Broken if its parts have other types than the contract's."""
     if not (isinstance(result, tuple) and len(result) == 5):
         raise Broken("step() must return (observation, reward, terminated, truncated, info)")
-    kinds = [type(x).__name__ for x in result]
     if not isinstance(result[0], str) or not isinstance(result[4], dict):
+        kinds = [type(x).__name__ for x in result]
         raise Broken(f"step() returned types {kinds}; the observation must be a str and the info a dict")
     if not isinstance(result[1], float | int) or isinstance(result[1], bool) or not np.isfinite(result[1]):
         raise Broken(f"step() returned the reward {result[1]!r}; make it a finite float")
     if type(result[2]) is not bool or type(result[3]) is not bool:
-        raise Broken(f"step() returned types {kinds}; terminated and truncated are plain bools")
+        raise Broken(f"step() returned terminated {result[2]!r} and truncated {result[3]!r}; make them plain bools")
     return result
 
 

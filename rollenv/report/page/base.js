@@ -24,9 +24,9 @@ const short = x => {
   if (typeof x !== "number") return String(x);
   if (x === 0) return "0";
   const size = Math.abs(x);
+  if (size < 1e-3 || size >= 1e12) return x.toExponential(1).replace(".0e", "e");
   if (size >= 1e6) return +(x / 1e6).toPrecision(3) + "M";
   if (size >= 1e4) return +(x / 1e3).toPrecision(3) + "k";
-  if (size < 1e-3) return x.toExponential(1).replace(".0e", "e");
   return +x.toPrecision(size >= 1000 ? 4 : 3) + "";
 };
 

@@ -1,5 +1,6 @@
 """Environments that each break one rule of `rollenv accept`, and the sum that breaks none."""
 
+import base64
 import contextlib
 import os
 import random
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 
@@ -155,6 +157,12 @@ class ReadsTheFolder(Sum):
         super()._reset(options)
         self.a = len(os.getcwd()) % 10
         return f"What is {self.a} plus {self.b}?", {}
+
+
+class ReadsTheUser(Sum):
+    def _reset(self, options):
+        told, info = super()._reset(options)
+        return f"{os.environ.get('USER', 'You')}, {told}", info
 
 
 class KnowsFewSeeds(Sum):
@@ -494,3 +502,84 @@ class Floods(Sum):
         os.write(2, b"flood\n" * 20_000)
         print("flood\n" * 20_000)
         return super()._step(action)
+
+
+class Hidden(Sum):
+    """Name a number of which the beginning is shown."""
+
+    def _reset(self, options):
+        self.a, self.b = int(self.np_random.integers(10**6, 10**7)), 0
+        return f"Which number begins with {str(self.a)[:3]}? Box it. {self.hint()}", {}
+
+    def hint(self):
+        return ""
+
+
+class ShowsInBase64(Hidden):
+    def hint(self):
+        return f"[task {base64.b64encode(str(self.a).encode()).decode()}]"
+
+
+class ShowsInHexadecimal(Hidden):
+    def hint(self):
+        return f"[task {str(self.a).encode().hex()}]"
+
+
+class ShowsBackwards(Hidden):
+    def hint(self):
+        return f"[task {str(self.a)[::-1]}]"
+
+
+class ShowsInInfoInBase64(Hidden):
+    def _reset(self, options):
+        return super()._reset(options)[0], {"task": base64.b64encode(f"gold: {self.a}".encode()).decode()}
+
+
+class ShowsInfoLater(Sum):
+    """The answer is in info after a wrong one."""
+
+    turn = 0
+
+    def _reset(self, options):
+        self.turn = 0
+        return super()._reset(options)
+
+    def _step(self, action):
+        self.turn += 1
+        said, reward, _, _, info = super()._step(action)
+        return said, reward, reward > 0, not reward and self.turn == 3, info | {"note": str(self.a + self.b)}
+
+
+class SharesItsSplits(Hidden):
+    def __init__(self, split: str = "train"):
+        super().__init__()
+        self.split = split
+
+
+class WritesWhenSolved(Sum):
+    def _step(self, action):
+        result = super()._step(action)
+        if result[1]:
+            Path("solved.log").write_text("once more")
+        return result
+
+
+class LeavesAThreadWhenSolved(Sum):
+    def _step(self, action):
+        result = super()._step(action)
+        if result[1]:
+            threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+        return result
+
+
+class IsTruncatedWhenSolved(Sum):
+    def _step(self, action):
+        said, reward, _, _, info = super()._step(action)
+        return said, reward, not reward, reward > 0, info
+
+
+class HasNoRoom(Sum):
+    def _reset(self, options):
+        if self.np_random_seed == 3:
+            raise ValueError("no room of this size")
+        return super()._reset(options)

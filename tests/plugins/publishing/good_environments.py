@@ -352,3 +352,26 @@ class Desk(Env):
     def oracle_action(self):
         wanted = "refund" if self.orders[self.order] else "refuse"
         return json.dumps({"tool": wanted if self.looked else "look", "order": self.order})
+
+
+class Backwards(Env):
+    """The answer stands backwards in the question, which asks for that."""
+
+    def __init__(self, split: str = "train"):
+        super().__init__()
+        self.split, self.word = split, ""
+
+    def _reset(self, options):
+        word = WORDS[2 * self.randint(5) + (self.split == "test")]
+        self.word = f"{word}{self.randint(1000)}"
+        return f"Spell {self.word} backwards, in \\boxed{{}}.", {}
+
+    def _step(self, action):
+        right = last_boxed(action) == self.word[::-1]
+        return "Thanks.", float(right), True, False, {"success": right}
+
+    def sample_random_action(self):
+        return f"\\boxed{{{self.action_rng.randrange(1000)}}}"
+
+    def oracle_action(self):
+        return f"\\boxed{{{self.word[::-1]}}}"

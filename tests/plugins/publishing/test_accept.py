@@ -11,6 +11,7 @@ import pytest
 
 from rollenv.plugins.publishing import accept
 from rollenv.plugins.publishing.accept_command import from_anywhere
+from rollenv.rollout.evaluate import wilson_interval
 
 BAD = Path(__file__).with_name("bad_environments.py")
 CARELESS = Path(__file__).with_name("careless_environments.py")
@@ -33,13 +34,14 @@ REFUSED = {
     "GradesByPattern": ("unearned", ".*"),
     "GradesByNumber": ("unearned", "nan"),
     "ReadsTheFolder": ("replay", "second process"),
+    "ReadsTheUser": ("replay", "second process"),
     "KnowsFewSeeds": ("types", "IndexError"),
     "HoldsAFunction": ("types", "info['again']"),
     "TakesStdout": ("surroundings", "sys.stdout"),
     "TakesCtrlC": ("surroundings", "Ctrl-C"),
     "AsksAPerson": ("starts", "input()"),
     "SharesTheSum": ("seeds", "begun beside it"),
-    "PaysOnce": ("replay", "the reward of turn 1"),
+    "PaysOnce": ("processes", "in the reward"),
     "LooksDiffer": ("state key", "called twice"),
     "SetsVariables": ("surroundings", "$PATH"),
     "NeverEnds": ("over", "5000"),
@@ -79,6 +81,16 @@ REFUSED = {
     "PaysTheWrong": ("expert", "random actions"),
     "OneTask": ("one answer", "commonest right answer"),
     "CannotStart": ("starts", "a_package_that_nobody_has"),
+    "ShowsInBase64": ("shown", "in base64 in the observation"),
+    "ShowsInHexadecimal": ("shown", "in hexadecimal digits in the observation"),
+    "ShowsBackwards": ("shown", "backwards in the observation"),
+    "ShowsInInfoInBase64": ("shown", "in base64 in info"),
+    "ShowsInfoLater": ("shown", "info['note']"),
+    "SharesItsSplits": ("splits", "seed 0 is seed 0 there"),
+    "WritesWhenSolved": ("surroundings", "solved.log"),
+    "LeavesAThreadWhenSolved": ("leaks", "threads"),
+    "IsTruncatedWhenSolved": ("over", "none is terminated"),
+    "HasNoRoom": ("types", "reset(3) failed: ValueError"),
 }
 
 #: The same of a file of whole environments.
@@ -127,6 +139,7 @@ ACCEPTED = [
         f"{GOOD}:{name}"
         for name in ("Thermostat", "MayPass", "Prime", "House", "Capitals", "Bandit", "Constrained", "RaceTo21")
     ),
+    f"{GOOD}:Backwards",
     *(f"{GOOD}:{name}" for name in ("Queries", "Recall", "LongWalk", "Desk")),
 ]
 
@@ -151,6 +164,29 @@ def test_a_good_environment_is_accepted(env_id):
     found = judged(env_id, timeout=600.0)
     assert [f"{refusal.rule}: {refusal.evidence}" for refusal in found.refusals] == []
     assert any(found.checks.values())
+
+
+def test_a_seed_that_raises_is_said_once():
+    [refusal] = judged(f"{BAD}:HasNoRoom").refusals
+    assert "reset(3)" in refusal.evidence
+
+
+@pytest.mark.slow
+def test_arguments_are_judged(rollenv_command):
+    done = rollenv_command("accept", f"{GOOD}:Backwards", "split=test", "-n", "8", "--json")
+    assert json.loads(done.stdout)["accepted"], done.stdout
+    done = rollenv_command("accept", f"{GOOD}:Backwards", "size=3", "-n", "8", "--json")
+    assert "takes no argument 'size'" in json.loads(done.stdout)["refusals"][0]["evidence"]
+
+
+def earned(successes, episodes):
+    low, high = wilson_interval(successes, episodes, 3.0)
+    return accept.Earned("", "", episodes, successes / episodes, low, high, 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(("one", "other", "more"), [(6, 2, False), (16, 2, True), (6, 0, False), (11, 0, True)])
+def test_what_solves_more_is_told_beyond_chance_on_both_sides(one, other, more):
+    assert accept._more(earned(one, 16), [earned(other, 16)]) == more
 
 
 @pytest.mark.integration
