@@ -156,7 +156,7 @@ class EvalFolder:
         file, episodes = path / SETTINGS_FILE, path / EPISODES_FILE
         if path.exists() and not path.is_dir():
             raise UsageError(f"{path} is a file; name a folder with --out")
-        written = episodes.exists() and episodes.stat().st_size > 0
+        written = episodes.is_file() and episodes.stat().st_size > 0
         if not file.exists():
             if written:
                 raise UsageError(f"{path} has episodes but no {SETTINGS_FILE}, so not of an evaluation: name another")

@@ -186,7 +186,8 @@ def _floors(
     manager: RolloutManager, config: TrainConfig, said: Sequence[str], seconds: float, watch: Watch
 ) -> list[FloorResult]:
     tasks = tasks_for(config, _FLOOR_TASKS)
-    floors, each = list[Floor](), 0.0  # seconds of an episode
+    floors: list[Floor] = []
+    each = 0.0  # seconds of an episode
     with contextlib.suppress(Exception):  # the environment's own, which the model's episodes have counted
         floors = floors_of(spec(config.env.id), tasks[0], said)
     found, until = [], time.monotonic() + seconds

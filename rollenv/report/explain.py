@@ -150,9 +150,11 @@ def _groups(story: Story) -> Iterator[Sentence]:
         shares, ends = [row["taught_groups"] for _, row in rows], [_row(rows[0][0]), _row(rows[-1][0])]
         hard, easy = (fmean(row.get(name, 0.0) for _, row in rows) for name in ("too_hard", "too_easy"))
         text = f"{_share(fmean(shares))} of the groups taught"
-        text += f": {_share(shares[0])} at first, {_share(shares[-1])} at last" * (len(rows) > 1)
+        if len(rows) > 1:
+            text += f": {_share(shares[0])} at first, {_share(shares[-1])} at last"
         text += f"; all failed in {_share(hard)}, all succeeded in {_share(easy)}"
-        text += ", and such groups taught, too" * (fmean(shares) + hard + easy > 1.001)
+        if fmean(shares) + hard + easy > 1.001:  # the turns of a group may differ where its episodes do not
+            text += ", and such groups taught, too"
         yield Sentence("groups", text, ends)
     stored: dict[tuple[int, int], list[Told]] = {}
     for told in story.episodes:

@@ -169,10 +169,12 @@ def test_a_body_that_is_not_http_is_no_error_of_the_server(serve, tmp_path):
     for answered, status in ((False, b"400"), (True, b"404")):
         with socket.create_connection(("127.0.0.1", served.port), timeout=20) as bad:
             bad.sendall(head if answered else head + b"zz\r\n")
-            answer = bad.recv(9)
-            bad.sendall(b"zz\r\n")
-            while more := bad.recv(9999):
-                answer += more
+            answer = bad.recv(9999)
+            if answered:
+                bad.sendall(b"zz\r\n")
+            with contextlib.suppress(ConnectionResetError):  # what it does not read
+                while bad.recv(9999):
+                    pass
         assert answer.startswith(b"HTTP/1.1 " + status)
     assert patient.get(f"{served.http}/livez").status_code == 200
     assert "Traceback" not in (tmp_path / "log").read_text()
