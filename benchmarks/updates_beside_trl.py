@@ -23,7 +23,7 @@ from typing import Any
 from common import ROOT, header, save, table
 from real_model_speed import UPDATE, with_trl
 
-#: Two with the tiny model, whose prompts are a board and a whole chat, and one with SmolLM2-135M.
+#: Two with the tiny model, whose prompts are a board and a whole chat, and one with SmolLM2-135M (half an hour).
 RECIPES = ("sokoban", "tools", "smollm2_arithmetic")
 SIZES = {16: (2, 8), 64: (8, 8)}
 ONE_STEP = ["optimizer.epochs=1", "optimizer.minibatch_sequences=1000000", "optimizer.lr=1e-8"]
