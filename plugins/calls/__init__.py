@@ -1,1 +1,1 @@
-"""How families of models write calls of functions, each file a form (entry points ``rollenv.calls``)."""
+"""Forms in which families of models write calls of functions, a file for each (entry points ``rollenv.calls``)."""

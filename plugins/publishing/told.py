@@ -1,4 +1,4 @@
-"""What tasks tell too much: answers that stand there encoded, and tasks of the test split that training has."""
+"""Two faults of tasks: answers that stand there encoded, and tasks of the test split that training has."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ Reading = tuple[list[ToolCall], int]
 
 @dataclass(frozen=True, slots=True)
 class CallFamily:
-    """How a family of models writes calls; entry points ``rollenv.calls`` name tuples of these."""
+    """Marks and a reader of the calls of a family of models; entry points ``rollenv.calls`` name tuples of these."""
 
     name: str
     elements: Mapping[str, str] = field(default_factory=dict)
