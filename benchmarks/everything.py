@@ -100,6 +100,7 @@ SCRIPTS = (
     Script("trl_bridge", "--warm-up 20 --steps 2 --groups 4 --episodes 40", peer="trl", inside=True),
     Script("bridges", "--rounds 3"),
     Script("tools_training", "--seeds 1", settings=_SHORT),
+    Script("main_job", "--steps 40 --groups 32"),
     Script("sokoban_training", "--seeds 1", settings=(*_SHORT, "eval.episodes=40", "rollout.groups_per_batch=16")),
     Script("webshop_training", "--seeds 1", settings=(*_SHORT, "eval.episodes=40")),
     Script("algorithms", "frozen_lake --seeds 1 --algorithms GRPO GiGPO", settings=_SHORT),

@@ -165,20 +165,13 @@ def _nothing_played(rows: Rows, limits: AlarmLimits) -> Alarm | None:
 
 def _not_finite(rows: Rows, limits: AlarmLimits) -> list[Alarm]:
     """Return one alarm for all metrics that have newly become non-finite."""
-    bad = _bad(rows[-1])
-    for row in rows[-limits.quiet - 1 : -1]:
-        bad -= _bad(row)
-    if not bad:
-        return []
+    bad = _bad(rows[-1]).difference(*map(_bad, rows[-limits.quiet - 1 : -1]))
     values = ", ".join(f"{name} is {rows[-1][name]}" for name in sorted(bad))
-    return [
-        Alarm(
-            "not_finite",
-            values,
-            "Lower the learning rate or the maximum gradient norm, and look for log-probabilities of -inf. The last "
-            "checkpoint before this iteration is good",
-        )
-    ]
+    advice = (
+        "Lower the learning rate or the maximum gradient norm, and look for log-probabilities of -inf. The last "
+        "checkpoint before this iteration is good"
+    )
+    return [Alarm("not_finite", values, advice)] if bad else []
 
 
 def _bad(row: Row) -> set[str]:

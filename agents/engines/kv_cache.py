@@ -222,6 +222,11 @@ class BatchCache:
         return [tensor for layer in self._layers if layer.is_initialized for tensor in (layer.keys, layer.values)]
 
     @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in all layers."""
+        return sum(t.shape[1] * t.shape[3] * t.element_size() for t in self.tensors)
+
+    @property
     def routers(self) -> int:
         """The number of layers with experts."""
         return len(self._routing.routers)

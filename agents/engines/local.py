@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from rollenv.agents.base import ContextFull
@@ -90,6 +91,8 @@ class LocalEngine:
         stop: the tokens that end a response; those of the model's generation config are added.
         max_batch_tokens: limit of running requests times the longest of them; others wait.
         keep_tokens: maximum number of tokens whose keys and values are cached for later requests.
+        max_bytes: maximum size of the keys and values of each of the two, which lowers their limits once the first
+            responses show the bytes of a token. Default: an eighth of the memory of the model's device.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class LocalEngine:
         decode: Decode | None = None,
         max_batch_tokens: int = 1 << 16,
         keep_tokens: int = 1 << 17,
+        max_bytes: int | None = None,
     ):
         check_model(model)
         fix_frequencies(model)
@@ -117,6 +121,9 @@ class LocalEngine:
         self.precision = torch.float32
         self._batch = BatchCache(model)
         self._kept = PrefixCache(keep_tokens)
+        on_gpu = model.device.type == "cuda"
+        memory = torch.cuda.mem_get_info(model.device)[1] if on_gpu else psutil.virtual_memory().total
+        self._max_bytes = memory // 8 if max_bytes is None else max_bytes
         self._vocabulary: int = model.config.get_text_config().vocab_size
         self._known = Distributions(self._vocabulary)
         self._suspended = False
@@ -377,6 +384,10 @@ class LocalEngine:
         self._retire()
 
     def _keep(self, computed: list[tuple[int, Ids]]) -> None:
+        if computed:
+            affordable = self._max_bytes // self._batch.token_bytes
+            self.max_batch_tokens = min(self.max_batch_tokens, affordable)
+            self._kept.limit(affordable)
         self.stats.evicted += self._kept.save(self._batch, computed)
 
     def _continue(self, running: list[LocalRequest]) -> None:

@@ -138,6 +138,10 @@ class PrefixCache:
         """Number of cached tokens."""
         return self._tree.tokens
 
+    def limit(self, tokens: int) -> None:
+        """Lower the maximum number of tokens, before the first are stored."""
+        self._tree.bound = min(self._tree.bound, tokens)
+
     def clear(self) -> None:
         """Drop everything and free the memory."""
         self._tree.clear()

@@ -199,6 +199,17 @@ def test_a_prompt_longer_than_the_cache_leaves_its_beginning(model):
     assert engine.stats.found == 20
 
 
+def test_a_bound_in_bytes_limits_the_cache_and_what_runs_together(model):
+    config = model.config.get_text_config()
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    token = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * head
+    engine = LocalEngine(model, frozenset(), max_bytes=20 * token)
+    answers = [ask(engine, prompt(50), prompt(30, 1), tokens=3) for _ in range(2)]
+    assert engine.kept_tokens == engine.max_batch_tokens == 20
+    free = LocalEngine(model, frozenset())
+    assert [r.ids for r in answers[1]] == [r.ids for r in ask(free, prompt(50), prompt(30, 1), tokens=3)]
+
+
 def test_prompts_of_one_token_and_a_full_context(model):
     engine = LocalEngine(model, frozenset())
     for _ in range(2):
