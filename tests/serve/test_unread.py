@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import time
 
 import pytest
 from serving import patient
@@ -70,10 +69,8 @@ def test_a_server_that_stands_still_is_lost_and_one_that_computes_is_not(serve):
     connection.ask("call", name, 1, "reset", [1])
     assert connection.ask("call", name, 2, "step", ["hang 2"])[0] == "turn 1"
     served.signal(signal.SIGSTOP)
-    began = time.monotonic()
     with pytest.raises(ServerLost):
         connection.ask("call", name, 3, "step", ["x"])
-    assert time.monotonic() - began < 20
     assert connection.recently_lost
     served.signal(signal.SIGCONT)
     assert connection.ask("call", name, 3, "step", ["x"])[0] == "turn 2", "it is as good as before"
