@@ -1,7 +1,7 @@
 """A function in an element, its parameters in elements within: ``<function=name><parameter=key>value</parameter>``.
 
 ``<invoke name="name"><parameter name="key">value</parameter></invoke>`` is the same form, with or without a prefix of
-the words. Llama 3.1 has JSON in the element.
+the words. Llama 3.1 has JSON in the element; MiniCPM5 writes ``<function name="name"><param name="key">``.
 """
 
 import re
@@ -10,8 +10,8 @@ from rollenv.core.tools.call_readers import Behind, CallFamily, Reading, ToolCal
 from rollenv.plugins.calls.texts import add, convert_types
 
 _PREFIX = r"(?:\w{1,20}:|｜DSML｜ ?)?"
-_INVOKE = rf"<{_PREFIX}invoke\s+name="
-_PARAMETER = rf"{_PREFIX}parameter"
+_INVOKE = rf"<(?:{_PREFIX}invoke|function)\s+name="
+_PARAMETER = rf"{_PREFIX}param(?:eter)?"
 _END = rf"</{_PREFIX}(?:function|invoke)>"
 _NAME = re.compile(rf"<function=\s*([^<>\s]{{1,200}}?)\s*>\s*|{_INVOKE}[\"']([^\"'<>]{{1,200}})[\"']\s*>\s*")
 _ARGUMENT = re.compile(
@@ -51,7 +51,7 @@ _TO = r" to=[\w.\-/]{1,200}<\|message\|>\s*(?=<atem:)"
 
 FAMILIES = (
     CallFamily("Qwen3-Coder, Llama 3.1", opening=("<function=",), read=read),
-    CallFamily("Anthropic", {"<function_calls>": "</function_calls>"}, pattern=_INVOKE, read=read),
+    CallFamily("Anthropic, MiniCPM5", {"<function_calls>": "</function_calls>"}, pattern=_INVOKE, read=read),
     CallFamily("Seed-OSS", {"<seed:tool_call>": "</seed:tool_call>"}, read=read),
     CallFamily("MiniMax-M2", {"<minimax:tool_call>": "</minimax:tool_call>"}, read=read),
     CallFamily("dots", {"<dots_function_call>": "</dots_function_call>"}, read=read),

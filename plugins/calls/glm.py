@@ -1,6 +1,7 @@
 """A name, then keys and values in elements: ``name<arg_key>x</arg_key><arg_value>1</arg_value>``.
 
-K2 Horizon's elements have a prefix, and may say an argument's type, which its function's schema says, too.
+K2 Horizon's elements have a prefix, and may say an argument's type, which its function's schema says, too. HY has
+a mark behind the name.
 """
 
 import re
@@ -10,7 +11,7 @@ from rollenv.plugins.calls.texts import add, convert_types
 
 _PREFIX = r"(?:ifm\|)?"
 _NEXT = rf"<{_PREFIX}arg_key>|</{_PREFIX}tool_call>"
-_NAME = re.compile(rf"([\w.\-/]{{1,200}})\s*(?={_NEXT})")
+_NAME = re.compile(rf"\s*([\w.\-/]{{1,200}})\s*(?:<tool_sep>\s*)?(?={_NEXT})")
 _ARGUMENT = re.compile(
     rf"<{_PREFIX}arg_key>([^<]*)</{_PREFIX}arg_key>\s*(?:<ifm\|arg_type>[^<]*</ifm\|arg_type>\s*)?"
     rf"<{_PREFIX}arg_value>(.*?)</{_PREFIX}arg_value>\s*(?={_NEXT}|\Z)",
@@ -35,6 +36,7 @@ def read(behind: Behind) -> Reading | None:
 
 FAMILIES = (
     CallFamily("GLM 4.5 to 4.7, Ling 3", {"<tool_call>": "</tool_call>"}, read=read),
+    CallFamily("HY", {"<tool_calls>": "</tool_calls>"}, inner=("<tool_sep>",), read=read),
     CallFamily(
         "K2 Horizon", {"<ifm|tool_call>": "</ifm|tool_call>", "<ifm|tool_calls>": "</ifm|tool_calls>"}, read=read
     ),

@@ -7,7 +7,7 @@ from rollenv.core.tools.call_readers import Behind, CallFamily, Reading, decode_
 
 _NAME = re.compile(
     r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.\-/]{1,200}?)(?::\d+)?(?:\s|<\|tool_call_argument_begin\|>|<｜tool▁sep｜>"
-    r"|\[CALL_ID\]\w+|\[ARGS\]|<\|channel\|>\w+|<\|constrain\|>|<\|message\|>|```|json\b)*(?=\{)"
+    r"|<\|plamo:\w+(?::plamo)?\|>|\[CALL_ID\]\w+|\[ARGS\]|<\|channel\|>\w+|<\|constrain\|>|<\|message\|>|```|json\b)*(?=\{)"
 )
 _ID = re.compile(r"functions\.[\w.\-/]+:\d+|(?<=\[CALL_ID\])\w+")  # Kimi's and Mistral's
 
@@ -42,6 +42,20 @@ FAMILIES = (
         opening=("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
         closing=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
         inner=("<｜tool▁sep｜>",),
+        read=read,
+    ),
+    CallFamily(
+        "PLaMo 3",
+        opening=(
+            "<|plamo:begin_tool_requests:plamo|>",
+            "<|plamo:begin_tool_request:plamo|>",
+            "<|plamo:begin_tool_name:plamo|>",
+        ),
+        closing=(
+            "<|plamo:end_tool_arguments:plamo|>",
+            "<|plamo:end_tool_request:plamo|>",
+            "<|plamo:end_tool_requests:plamo|>",
+        ),
         read=read,
     ),
     CallFamily(

@@ -109,6 +109,12 @@ FAMILIES = {
     ),
     "deepseek v4.1": lambda a: FAMILIES["deepseek v4"](a).replace("tool_calls", "calls")
     .replace("｜DSML｜", "｜DSML｜ "),
+    "minicpm 5": lambda a: re.sub("(</?)parameter", r"\1param", _elements(
+        a, '<function name="note">', '<parameter name="%s">', "</function>")),
+    "plamo 3": lambda a: "<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|>"
+    "<|plamo:begin_tool_name:plamo|>note<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>"
+    f"{dumps(a)}<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|><|plamo:end_tool_requests:plamo|>",
+    "hy": lambda a: "<tool_calls>" + FAMILIES["glm"](a).replace("note", "note<tool_sep>", 1) + "</tool_calls>",
     "k2 horizon": lambda a: "<ifm|tool_calls>" + re.sub(
         "(</?)(tool_call|arg_key|arg_value)", r"\1ifm|\2", FAMILIES["glm"](a)) + "</ifm|tool_calls>",
     "glm": lambda a: "<tool_call>note\n" + "".join(
@@ -117,7 +123,7 @@ FAMILIES = {
     ) + "</tool_call>",
 }  # fmt: skip
 ELEMENTS = ("qwen3-coder", "seed", "minimax", "glm", "muse", "step-3", "dots")
-ELEMENTS += ("deepseek v4", "deepseek v4.1", "k2 horizon")
+ELEMENTS += ("deepseek v4", "deepseek v4.1", "k2 horizon", "minicpm 5", "hy")
 
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=15),
