@@ -7,7 +7,7 @@ had not stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Real
@@ -60,14 +60,15 @@ def alarms(metrics: Row, history: Rows, limits: AlarmLimits | None = None) -> li
     rows = [*history, metrics]
     found = []
     recent = range(max(len(rows) - limits.quiet, 0), len(rows))
-    for rule in RULES:
-        alarm = rule(rows, limits)
-        if alarm is not None and all(rule(rows[:end], limits) is None for end in recent):
-            found.append(alarm)
+    for name, rule in RULES.items():
+        for happened, advice in rule(rows, limits):
+            if not any(True for end in recent for _ in rule(rows[:end], limits)):
+                found.append(Alarm(name, happened, advice))
     return found + _not_finite(rows, limits)
 
 
-Rule = Callable[[Rows, AlarmLimits], Alarm | None]
+#: A rule yields what happened and what to do, at most once.
+Rule = Callable[[Rows, AlarmLimits], Iterator[tuple[str, str]]]
 
 
 def _last(rows: Rows, name: str, n: int = 1) -> list[float]:
@@ -77,90 +78,77 @@ def _last(rows: Rows, name: str, n: int = 1) -> list[float]:
     return list(islice((row[name] for row in reversed(rows) if _finite(row.get(name))), n))
 
 
-def _constant_reward(rows: Rows, limits: AlarmLimits) -> Alarm | None:
+def _constant_reward(rows: Rows, limits: AlarmLimits) -> Iterator[tuple[str, str]]:
     last = _last(rows, "reward_std", limits.patience)
-    if len(last) < limits.patience or max(last) > 1e-9:
-        return None
-    reward = rows[-1].get("trained_reward", rows[-1].get("reward", math.nan))
-    return Alarm(
-        "constant_reward",
-        f"all episodes of the last {limits.patience} iterations had one reward, {reward:g}",
-        "Look at an episode: is the task far too hard or easy, or does its reward ignore the answer? Change the "
-        "level, warm up by imitation, or give partial rewards",
-    )
+    if len(last) == limits.patience and max(last) <= 1e-9:
+        reward = rows[-1].get("trained_reward", rows[-1].get("reward", math.nan))
+        yield (
+            f"all episodes of the last {limits.patience} iterations had one reward, {reward:g}",
+            "Look at an episode: is the task far too hard or easy, or does its reward ignore the answer? Change the "
+            "level, warm up by imitation, or give partial rewards",
+        )
 
 
-def _no_informative_group(rows: Rows, limits: AlarmLimits) -> Alarm | None:
+def _no_informative_group(rows: Rows, limits: AlarmLimits) -> Iterator[tuple[str, str]]:
     last = _last(rows, "informative_groups", limits.patience)
-    if len(last) < limits.patience or max(last) > 0 or _constant_reward(rows, limits):
-        return None  # constant_reward reports the same cause
-    return Alarm(
-        "no_informative_group",
-        f"in {limits.patience} iterations no group had members that differ in reward, so nothing was learned",
-        "Raise the group size or the temperature, or pick tasks with a success rate near one half",
-    )
+    known = any(_constant_reward(rows, limits))  # which has the same cause
+    if len(last) == limits.patience and max(last) <= 0 and not known:
+        yield (
+            f"in {limits.patience} iterations no group had members that differ in reward, so nothing was learned",
+            "Raise the group size or the temperature, or pick tasks with a success rate near one half",
+        )
 
 
-def _entropy_collapse(rows: Rows, limits: AlarmLimits) -> Alarm | None:
-    now = _last(rows, "entropy")
+def _entropy_collapse(rows: Rows, limits: AlarmLimits) -> Iterator[tuple[str, str]]:
     start = next((row["entropy"] for row in rows if _finite(row.get("entropy"))), 0.0)
-    if not now or start <= 0 or now[0] > limits.entropy * start:
-        return None
-    return Alarm(
-        "entropy_collapse",
-        f"entropy fell to {now[0]:.3g} nats per token from {start:.3g} at the start",
-        "Members of a group become copies. If the reward no longer rises, lower the learning rate, raise the upper "
-        "clip, add an entropy bonus or go back to an earlier checkpoint",
-    )
+    for now in _last(rows, "entropy"):
+        if start > 0 and now <= limits.entropy * start:
+            yield (
+                f"entropy fell to {now:.3g} nats per token from {start:.3g} at the start",
+                "Members of a group become copies. If the reward no longer rises, lower the learning rate, raise the "
+                "upper clip, add an entropy bonus or go back to an earlier checkpoint",
+            )
 
 
-def _ratio_far(rows: Rows, limits: AlarmLimits) -> Alarm | None:
-    now = _last(rows, "ratio")
-    if not now or 1 / limits.ratio <= now[0] <= limits.ratio:
-        return None
-    return Alarm(
-        "ratio_far",
-        f"the mean ratio of policy and old policy is {now[0]:.3g}, not {1 / limits.ratio:.2f} to {limits.ratio:g}",
-        "Make fewer updates per batch, lower the learning rate or the staleness, and check that old log-probabilities "
-        "belong to the same tokens and temperature",
-    )
+def _ratio_far(rows: Rows, limits: AlarmLimits) -> Iterator[tuple[str, str]]:
+    for now in _last(rows, "ratio"):
+        if not 1 / limits.ratio <= now <= limits.ratio:
+            yield (
+                f"the mean ratio of policy and old policy is {now:.3g}, not {1 / limits.ratio:.2f} to {limits.ratio:g}",
+                "Make fewer updates per batch, lower the learning rate or the staleness, and check that old "
+                "log-probabilities belong to the same tokens and temperature",
+            )
 
 
-def _drift(rows: Rows, limits: AlarmLimits) -> Alarm | None:
-    now = _last(rows, "drift")
-    if not now or now[0] == 0:
-        return None
-    return Alarm(
-        "drift",
-        f"the tokens of {now[0]:g} turns in training differ from those that were sampled",
-        "The agent's prompts are rebuilt from text: keep token ids, and run rollenv's drift check on one episode",
-    )
+def _drift(rows: Rows, limits: AlarmLimits) -> Iterator[tuple[str, str]]:
+    for now in _last(rows, "drift"):
+        if now:
+            yield (
+                f"the tokens of {now:g} turns in training differ from those that were sampled",
+                "The agent's prompts are rebuilt from text: keep token ids, and run the drift check on one episode",
+            )
 
 
-def _logprob_drift(rows: Rows, limits: AlarmLimits) -> Alarm | None:
-    now = _last(rows, "logprob_drift")
-    if not now or now[0] <= limits.logprob_drift:
-        return None
-    return Alarm(
-        "logprob_drift",
-        f"sampler and trainer disagree by {now[0]:.3g} nats per token, more than {limits.logprob_drift:g}",
-        "Check that weights were synchronised and that both use the same temperature and precision, and no top-p or "
-        "top-k; if they must differ, use a correction such as tis or icepop",
-    )
+def _logprob_drift(rows: Rows, limits: AlarmLimits) -> Iterator[tuple[str, str]]:
+    for now in _last(rows, "logprob_drift"):
+        if now > limits.logprob_drift:
+            yield (
+                f"sampler and trainer disagree by {now:.3g} nats per token, more than {limits.logprob_drift:g}",
+                "Check that weights were synchronised and that both use the same temperature and precision, and no "
+                "top-p or top-k; if they must differ, use a correction such as tis or icepop",
+            )
 
 
-def _nothing_played(rows: Rows, limits: AlarmLimits) -> Alarm | None:
+def _nothing_played(rows: Rows, limits: AlarmLimits) -> Iterator[tuple[str, str]]:
     row = rows[-1] if rows else {}
     parts = [name.removesuffix("turns") for name in row if name == "turns" or name.startswith("eval/")]
     empty = [part for part in parts if row.get(f"{part}turns") == 0 and row.get(f"{part}failed") == 0]
-    if not empty:
-        return None
-    return Alarm(
-        "nothing_played",
-        f"no episode of {' and '.join(part.strip('/') or 'training' for part in empty)} had a turn, and none failed: "
-        "the first prompts leave no room for an answer",
-        "Raise the model's context, shorten the prompt, or check that eval.kwargs holds all that env.kwargs does",
-    )
+    if empty:
+        names = " and ".join(part.strip("/") or "training" for part in empty)
+        yield (
+            f"no episode of {names} had a turn, and none failed: the first prompts leave no room for an answer",
+            "Raise the model's context, shorten the prompt, or check that eval.kwargs holds all that env.kwargs does",
+        )
 
 
 def _not_finite(rows: Rows, limits: AlarmLimits) -> list[Alarm]:
@@ -182,12 +170,12 @@ def _finite(value: Any) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
-RULES: tuple[Rule, ...] = (
-    _constant_reward,
-    _no_informative_group,
-    _entropy_collapse,
-    _ratio_far,
-    _drift,
-    _logprob_drift,
-    _nothing_played,
-)
+RULES: dict[str, Rule] = {
+    "constant_reward": _constant_reward,
+    "no_informative_group": _no_informative_group,
+    "entropy_collapse": _entropy_collapse,
+    "ratio_far": _ratio_far,
+    "drift": _drift,
+    "logprob_drift": _logprob_drift,
+    "nothing_played": _nothing_played,
+}
