@@ -279,10 +279,6 @@ class _Once:
                 self.staged = {}
 
 
-def _load_own() -> None:
-    part("own environments")()
-
-
 def _load_plugins() -> None:
     """Load the entry points of third-party packages; a broken one is reported and skipped."""
     for entry in entry_points(ENTRY_POINT_GROUP).values():
@@ -294,7 +290,7 @@ def _load_plugins() -> None:
             warnings.warn(f"the environments of entry point {entry.value!r} were not loaded: {error!r}", stacklevel=2)
 
 
-_OWN, _PLUGINS = _Once(_load_own), _Once(_load_plugins)
+_OWN, _PLUGINS = _Once(lambda: part("own environments")()), _Once(_load_plugins)
 
 
 def named_wrappers(wrappers: str | Iterable[str] | Wrappers) -> dict[str, dict[str, Any]]:
