@@ -72,12 +72,15 @@ def _opened(prepare: Prepare | None) -> Iterator[sqlite3.Connection]:
 
 @functools.lru_cache(maxsize=64)
 def data_of(image: bytes) -> dict[str, Any]:
-    """Return a database as JSON data: ``tables`` with SQL and rows, ``schema`` with other SQL; cached, read-only."""
+    """Return a database as JSON data: ``tables`` with SQL and rows, ``schema`` with other SQL; cached, read-only.
+
+    Both are in the order of creation, which a query of ``sqlite_schema`` shows.
+    """
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         if image:
             connection.deserialize(image)
         connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-        found = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name, type").fetchall()
+        found = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY rowid").fetchall()
         tables = {name: {"sql": sql, "rows": _rows(connection, name)} for kind, name, sql in found if kind == "table"}
         return {"tables": tables, "schema": {name: sql for kind, name, sql in found if kind != "table" and sql}}
 

@@ -134,6 +134,7 @@ def test_copies_share_nothing_and_states_come_back(image: bytes) -> None:
 def test_every_kind_of_value_and_object_survives_as_data() -> None:
     database = Database(b"")
     for query in (
+        "CREATE TABLE z (x)",
         "CREATE TABLE a (x INTEGER PRIMARY KEY AUTOINCREMENT, y AS (x + 1))",
         "INSERT INTO a (x) VALUES (5), (9)",
         "DELETE FROM a WHERE x = 9",
@@ -150,6 +151,8 @@ def test_every_kind_of_value_and_object_survives_as_data() -> None:
     for each in (database, again):
         each.execute("INSERT INTO w VALUES ('c', 1)")
     assert data_of(again.image) == data_of(database.image)
+    tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+    assert again.execute(tables).rows == database.execute(tables).rows == [("z",), ("a",), ("w",)]
 
 
 def test_mysql_compares_text_without_accents_and_case(mysql: Callable[..., MySql]) -> None:
