@@ -375,3 +375,33 @@ class Backwards(Env):
 
     def oracle_action(self):
         return f"\\boxed{{{self.word[::-1]}}}"
+
+
+class Drawers(Env):
+    """Say what lies in a drawer; every task asks the same, and what differs is seen when a drawer is opened."""
+
+    max_turns = 3
+
+    def __init__(self, split: str = "train"):
+        super().__init__()
+        self.split = split
+
+    def _reset(self, options):
+        self.turn = 0
+        words = WORDS[:5] if self.split == "train" else WORDS[5:]
+        self.things = {name: words[self.randint(5)] + str(self.randint(1000)) for name in ("left", "right")}
+        self.asked = ("left", "right")[self.randint(2)]
+        return f"What lies in the {self.asked} drawer? Say `open left`, `open right` or \\boxed{{what}}.", {}
+
+    def _step(self, action):
+        self.turn += 1
+        said, line = last_boxed(action), last_line(action)
+        right = said == self.things[self.asked]
+        seen = self.things.get(line.removeprefix("open "), "Nothing.") if line.startswith("open ") else "Nothing."
+        return seen, float(right), said is not None, self.turn == 3, {"success": right, "valid": True}
+
+    def sample_random_action(self):
+        return self.action_rng.choice(["open left", "open right", "\\boxed{nothing}"])
+
+    def oracle_action(self):
+        return f"\\boxed{{{self.things[self.asked]}}}" if self.turn else f"open {self.asked}"
