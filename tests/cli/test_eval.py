@@ -294,8 +294,15 @@ def test_an_agent_that_takes_all_seats_of_a_game_is_said_to(capsys):
 def test_rewards_without_a_success_are_said_to(capsys):
     app(["eval", "gymnasium:CartPole-v1", "-a", "random", "-n", "2"], standalone_mode=False)
     assert "may never say `success`" in capsys.readouterr().out
-    app(["eval", "gymnasium:CartPole-v1", "-a", "oracle", "-n", "1"], standalone_mode=False)
-    assert "has no oracle: play another agent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("agent", "lacking"), [("oracle", "no oracle"), ("random", "no random actions")])
+@pytest.mark.parametrize("workers", ["inline", "1"])
+def test_an_agent_that_can_play_no_episode_is_refused_once(agent, lacking, workers, tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    done = app(["eval", f"{tmp_path}/own.py:Lacks", "-a", agent, "--workers", workers], standalone_mode=False)
+    assert done == 2
+    assert capsys.readouterr().err.count(lacking) == 1
 
 
 def test_an_endpoint_has_few_episodes_for_each_request():
@@ -326,6 +333,8 @@ class NoFile(Prints):
 class NoPicture(Prints):
     def _reset(self, options):
         return "<image>", {"images": ["none"]}
+class Lacks(Prints):
+    sample_random_action = rollenv.Env.sample_random_action
 class Game(Prints):
     players = 2
     def _reset(self, options):
