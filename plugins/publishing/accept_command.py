@@ -48,6 +48,9 @@ def command(
             files = [Path(file) for file in {judged.file for judged in found if judged.file}]
         size = accept.size_of(files, wheel)
     refusals = [one for judged in found for one in judged.refusals] + accept.too_large(package, size)
+    refused = [one.evidence for one in refusals if one.evidence.startswith(accept.REFUSES_ARGUMENTS)]
+    if arguments and refused:
+        raise UsageError(refused[0].removeprefix(accept.REFUSES_ARGUMENTS))
     result = {
         "package": package,
         "accepted": not refusals,
