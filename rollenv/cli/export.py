@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import console, print_result, progress_console
+from rollenv.cli.common import console, decimal, print_result, progress_console
 from rollenv.core.trust import TRUST_HELP
 
 WHERE_HELP = (
@@ -35,7 +35,8 @@ def command(
     if print_result(card):
         return
     solved = "" if card["success"] is None else f"{100 * card['success']:.1f} % solved, "
-    console.print(f"{card['episodes']} episodes of {card['tasks']} tasks, {solved}mean reward {card['reward']:.3f}")
+    reward = decimal(card["reward"])
+    console.print(f"{card['episodes']} episodes of {card['tasks']} tasks, {solved}mean reward {reward}")
     for file, counts in card["files"].items():
         left = ", ".join(f"{n} {name}" for name, n in counts.items() if name not in ("rows", "episodes") and n)
         console.print(

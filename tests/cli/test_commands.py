@@ -20,7 +20,7 @@ NARROW = {**os.environ, "COLUMNS": "80"}
 @pytest.mark.integration
 def test_a_card_tells_the_contract_and_an_example(rollenv_process):
     shown = rollenv_process("info", "game:Sokoban-v0-easy", "max_turns=7", env=NARROW).stdout
-    for text in ("Push every box", "at most 7", "reward", "oracle", "a base install", "\\boxed{up}", "env.Sokoban"):
+    for text in ("Push every box", "at most 7", "reward", "oracle", "a base install", "\\boxed{up}", "env:Sokoban"):
         assert text in shown
     card = json.loads(rollenv_process("info", "webshop:mini", "--json").stdout)
     assert "\nWebShop" in card["prompt"]

@@ -296,6 +296,12 @@ def test_rewards_without_a_success_are_said_to(capsys):
     assert "may never say `success`" in capsys.readouterr().out
 
 
+def test_huge_rewards_are_short_in_tables(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    app(["eval", f"{tmp_path}/own.py:Huge", "-n", "2"], standalone_mode=False)
+    assert "1.000e+98" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("agent", "lacking"), [("oracle", "no oracle"), ("random", "no random actions")])
 @pytest.mark.parametrize("workers", ["inline", "1"])
 def test_an_agent_that_can_play_no_episode_is_refused_once(agent, lacking, workers, tmp_path, capsys):
@@ -333,6 +339,9 @@ class NoFile(Prints):
 class NoPicture(Prints):
     def _reset(self, options):
         return "<image>", {"images": ["none"]}
+class Huge(Prints):
+    def _step(self, action):
+        return "over", 1e98, True, False, {"success": True}
 class Lacks(Prints):
     sample_random_action = rollenv.Env.sample_random_action
 class Game(Prints):
