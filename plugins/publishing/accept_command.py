@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values, print_result, print_table, progress
+from rollenv.cli.common import console, id_of, key_values, print_result, print_table, progress
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import is_elsewhere, spec
 
@@ -114,7 +114,7 @@ def _target(package: str) -> Iterator[tuple[list[str], list[str], list[Path], Pa
             except (OSError, zipfile.BadZipFile, RuntimeError) as error:
                 raise UsageError(f"{wheel} cannot be unpacked: {error}") from error
             yield [f"{module}:" for module in sorted(modules)], [str(site)], [*site.rglob("*")], wheel
-    elif ":" in package:
+    elif ":" in (package := id_of(package)):
         if not is_elsewhere(package):
             spec(package)  # or a hint
         yield [from_anywhere(package)], [], [], None

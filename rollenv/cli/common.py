@@ -189,14 +189,19 @@ def describe_data(env_id: str, kwargs: Mapping[str, Any]) -> Questions | None:
     return found
 
 
-def evaluated_data(env: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the id of a file or folder of questions, and its split: the test files, or all rows without them."""
+def id_of(env: str) -> str:
+    """Return the id of an environment that is named by it, or by a file or folder of questions."""
     from rollenv.envs.data.own import is_data
 
-    env = f"{DATA}:{env}" if is_data(env) else env
+    return f"{DATA}:{env}" if ":" not in env and is_data(env) else env
+
+
+def evaluated_data(env: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the id of a file or folder of questions, and its split: the test files, or all rows without them."""
+    env = id_of(env)
     if (found := describe_data(env, kwargs)) and "split" not in kwargs:
         kwargs = {**kwargs, "split": "all" if found.drawn else "test"}
-        if found.drawn:
+        if found.drawn and found.test:
             error_console.print(f"playing all of them; split=test plays the {len(found.test)} that are held out")
     return env, kwargs
 

@@ -318,7 +318,7 @@ def _unknown_message(env_id: str) -> str:
     otherwise = f"did you mean {' or '.join(family)}?" if family else "`rollenv list` shows them all"
     path = Path(env_id)
     if path.is_file():
-        return f"{env_id} is no file of questions, whose name ends in .jsonl, .jsonl.gz, .csv or .parquet, and no id"
+        return f"{env_id} is no id: that of a file of questions (.jsonl, .jsonl.gz, .csv, .parquet) is data:{env_id}"
     files = map(str, path.parent.glob("*")) if path.suffix else ()
     hint = did_you_mean(str(path), files, by=lambda file: Path(file).stem)
     hint = hint or did_you_mean(env_id, known, otherwise, most=3, cutoff=0.5)
