@@ -296,6 +296,23 @@ def test_rewards_without_a_success_are_said_to(capsys):
     assert "may never say `success`" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def act(self, observation, info): return Action('1')",
+        "def act(self, observation, info): yield Action('1')",
+        "async def act(self, observation): return Action('1')",
+        "other = 1",
+    ],
+)
+def test_an_agent_of_another_form_is_refused_once(body, tmp_path, capsys):
+    begin = "from rollenv.agents import Action\nclass Own:\n    def start(self, env, seed): return self\n"
+    (tmp_path / "own.py").write_text(f"{begin}    {body}\n")
+    done = app(["eval", "game:GuessTheNumber-v0-easy", "-a", f"{tmp_path}/own.py:Own"], standalone_mode=False)
+    assert done == 2
+    assert "async act(observation, info)" in capsys.readouterr().err
+
+
 def test_huge_rewards_are_short_in_tables(tmp_path, capsys):
     (tmp_path / "own.py").write_text(OWN)
     app(["eval", f"{tmp_path}/own.py:Huge", "-n", "2"], standalone_mode=False)
