@@ -390,7 +390,7 @@ def test_answers_may_have_the_shape_of_squads():
 
 def test_a_file_with_another_ending_is_told_which_are_read(tmp_path):
     (tmp_path / "own.tsv").write_text("question\tanswer\n")
-    with pytest.raises(UnknownEnv, match=r"own.tsv is no id.*\.jsonl.*data:own.tsv"):
+    with pytest.raises(UnknownEnv, match=r"own.tsv is a file: .*\.jsonl.*data:"):
         rollenv.make("own.tsv")
 
 
