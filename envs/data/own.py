@@ -341,14 +341,17 @@ def _questions(
     asked = _column(path, first, "question", question, (*QUESTIONS, *(sets.QUESTIONS if form else ())))
     code = ("test",) if "assert" in str(rows[0][2].get("test")) else ()  # a common name of other things too
     tests = "" if answer else _column(path, first, "tests", "", (*TESTS, *code))
-    right = tests or _column(path, first, "answer", answer, (*ANSWERS, *(sets.ANSWERS if form else ())))
-    about = _column(path, [c for c in columns if c != asked], "context", context, CONTEXTS)
+    left = [column for column in first if column != asked]
+    right = tests or _column(path, left, "answer", answer, (*ANSWERS, *(sets.ANSWERS if form else ())))
+    about = _column(path, [c for c in columns if c not in (asked, right)], "context", context, CONTEXTS)
     if any(not isinstance(row.get(about), str | None) for _, _, row in rows):
         if context:
             raise UsageError(f"{path}: the column {about!r} holds no texts, which context= takes")
         about = ""
     seen = _column(path, columns, "image", image, IMAGES)
-    if not image and not any(has_pictures(row.get(seen), Path(name).parent) for name, _, row in rows):
+    if seen and not any(has_pictures(row.get(seen), Path(name).parent) for name, _, row in rows):
+        if image:
+            raise UsageError(f"{path}: the column {seen!r} holds no pictures that can be read, which image= takes")
         seen = ""  # a column of this name with something else, such as a container's image
     for name, i, row in rows:
         if wrong := _cannot_play(row, (asked, right), asked):

@@ -108,6 +108,20 @@ def test_usual_forms_of_rows_are_asked_whole_and_can_be_solved(rows, shown, righ
         assert env.step("something else")[1] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"question": "question", "answer": "question"}, "no column 'question' for answer="),
+        ({"context": "answer"}, "no column 'answer' for context="),
+        ({"image": "question"}, "'question' holds no pictures"),
+        ({"held_out": "x"}, "held_out takes float"),
+    ],
+)
+def test_settings_that_no_file_can_have_are_refused_at_once(setting, says):
+    with pytest.raises(UsageError, match=says):
+        evaluated_data(write("own.jsonl", sums(3)), setting)
+
+
 @pytest.mark.parametrize("table", [",question,answer\n0,Who?,Ada\n", "question,answer,\nWho?,Ada,\n"])
 def test_columns_of_tables_without_a_name_are_left_out(table, tmp_path):
     (tmp_path / "own.csv").write_text(table)
@@ -420,7 +434,7 @@ def test_repeated_rows_are_played_once_and_said(caplog):
         ({"held_out": "half"}, r"held_out takes float"),
         ({"split": "dev"}, r"split is one of train, test, all"),
         ({"answers": "x"}, r"answers.*did you mean answer|no argument"),
-        ({"grader": "integer", "answer": "question"}, r"row 1: the answer .* is no integer"),
+        ({"grader": "choice"}, r"row 1: the answer 0 is none of the choices"),
     ],
 )
 def test_wrong_settings_are_refused(settings, error):
