@@ -432,11 +432,6 @@ def percent(success: float, low: float, high: float) -> str:
     return f"{100 * success:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def decimal(value: float) -> str:
-    """Format a number with three decimals, or a huge one by its power of ten."""
-    return f"{value:.3f}" if abs(value) < 1e9 else f"{value:.3e}"
-
-
 def print_tables(tables: Iterable[Mapping[str, Any]], most: int = 20) -> None:
     """Print tables of texts as a page has them: title, and rows with a head; without rows, nothing.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from rollenv.cli.common import console, decimal, print_result, progress_console
+from rollenv.cli.common import console, print_result, progress_console
 from rollenv.core.trust import TRUST_HELP
 
 WHERE_HELP = (
@@ -35,8 +35,7 @@ def command(
     if print_result(card):
         return
     solved = "" if card["success"] is None else f"{100 * card['success']:.1f} % solved, "
-    reward = decimal(card["reward"])
-    console.print(f"{card['episodes']} episodes of {card['tasks']} tasks, {solved}mean reward {reward}")
+    console.print(f"{card['episodes']} episodes of {card['tasks']} tasks, {solved}mean reward {card['reward']:.6g}")
     for file, counts in card["files"].items():
         left = ", ".join(f"{n} {name}" for name, n in counts.items() if name not in ("rows", "episodes") and n)
         console.print(

@@ -224,7 +224,7 @@ class _Writer:
                 "a": number(episode.get("agent_seconds")),
                 "b": _old_reward(episode),
                 "h": _tree(episode.get("record")),
-                "q": _seats(episode.get("record")),
+                "q": [_text(name) for name in items(mapping(episode.get("record")).get("seats"))],
                 "s": number(episode.get("seat")),
             }
         )
@@ -367,11 +367,6 @@ def _tree(record: Any) -> dict[str, Any] | None:
         )
     about = {"harness": record.get("harness"), "exit": record.get("exit_code"), "matches": record.get("matches")}
     return {"calls": calls, "about": plain(about), "output": _text(record.get("output"))}
-
-
-def _seats(record: Any) -> list[str]:
-    """Return who takes the seats of a game."""
-    return [_text(name) for name in items(mapping(record).get("seats"))]
 
 
 def shared_start(a: str, b: str) -> int:

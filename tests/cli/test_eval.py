@@ -251,7 +251,7 @@ def test_the_progress_shows_success_and_reward_of_what_did_not_fail():
         with console.capture() as shown:
             console.print(dashboard.draw())
     assert "success 100.0 %  failed 1" in shown.get()
-    assert "reward 1.000" in shown.get()
+    assert "reward 1 " in shown.get()
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_an_agent_of_another_form_is_refused_once(body, tmp_path, capsys):
 def test_huge_rewards_are_short_in_tables(tmp_path, capsys):
     (tmp_path / "own.py").write_text(OWN)
     app(["eval", f"{tmp_path}/own.py:Huge", "-n", "2"], standalone_mode=False)
-    assert "1.000e+98" in capsys.readouterr().out
+    assert "1e+98" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("agent", "lacking"), [("oracle", "no oracle"), ("random", "no random actions")])

@@ -113,8 +113,7 @@ class WorkerEnv(Protocol):
     async def step(self, action: str) -> EnvResult: ...
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call any other method of the environment. :class:`Unsolvable` is raised unchanged; UsageError is raised if
-        the environment has no such ability."""
+        """Call any other method. :class:`Unsolvable` is raised unchanged; UsageError, if there is no such ability."""
         ...
 
     async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
