@@ -75,7 +75,7 @@ class StepPrompt:
         recent = turns[-self.history_length :] if self.history_length else ()
         if info.get("images"):  # every mark is of one of them
             recent = [(_worded(before, info), _worded(did, info)) for before, did in recent]
-        history = "".join(f"{_line_unless_shown(shown, before)}You: {did}\n" for before, did in recent)
+        history = "".join(("" if before == shown else f"{before}\n") + f"You: {did}\n" for before, did in recent)
         last = "" if observation == shown else observation
         state = str(info.get("suffix", ""))
         if not used & {"instructions", "observation"}:
@@ -186,8 +186,3 @@ def as_text(examples: Examples, prompt: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _fields(template: str) -> frozenset[str]:
     return frozenset(name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
-
-
-def _line_unless_shown(shown: str | None, before: str) -> str:
-    """Return a line with the observation, unless it repeats the instructions."""
-    return "" if before == shown else f"{before}\n"

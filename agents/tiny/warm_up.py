@@ -154,9 +154,10 @@ def _fit(
             Muon(matrices, warm_up.lr * _MUON_LR, weight_decay=0.01),
             torch.optim.AdamW(others, warm_up.lr, betas=(0.9, 0.95), weight_decay=0.01, fused=True),
         )
-        schedules = [
-            torch.optim.lr_scheduler.LambdaLR(optimizer, functools.partial(_lr_share, warm_up.steps))
-            for optimizer in optimizers
+        end = max(warm_up.steps, 1)
+        schedules = [  # linear warm-up, then linear decay
+            torch.optim.lr_scheduler.LambdaLR(one, lambda step: min(1.0, (step + 1) / 30) * (1 - 0.95 * step / end))
+            for one in optimizers
         ]
         for step in range(warm_up.steps):
             batch = [row for _ in range(warm_up.batch_size) for row in encode(rng.choice(shown), warm_up.noise, rng)]
@@ -171,11 +172,6 @@ def _fit(
                 schedule.step()
             report("imitation", step + 1, warm_up.steps, {"loss": loss.item()})
     agent.model.eval()
-
-
-def _lr_share(steps: int, step: int) -> float:
-    """Return the learning rate's factor in a step: linear warm-up, then linear decay."""
-    return min(1.0, (step + 1) / 30) * (1 - 0.95 * step / max(steps, 1))
 
 
 def _encoder(agent: LocalAgent) -> Callable[[DemonstratedTurn, float, random.Random], list[tuple[Ids, Ids, float]]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import NoSuchAbility, Unsolvable, UsageError
 from rollenv.core.parsing import last_code_block
 from rollenv.core.tools.sandboxed import chosen
 from rollenv.envs.code.asserts import parse_code, plan
@@ -217,8 +217,10 @@ class CodeEnv(RowEnv):
 
     def oracle_action(self) -> str:
         """Return the data set's solution."""
-        if not self.solution_key or not self.row.get(self.solution_key):
-            raise UsageError(f"{self}: the data set has no solutions; pass solution_key=")
+        if not self.solution_key:
+            raise NoSuchAbility(f"{self} has no oracle: its data set has no solutions; pass solution_key=")
+        if not self.row.get(self.solution_key):
+            raise Unsolvable(f"{self}: row {self.idx} has no solution in its column {self.solution_key!r}")
         solution: Any = self.row[self.solution_key]
         if self.row.get("entry_point") and self._definition(solution) is None:
             solution = str(self.row[self.question_key]) + solution

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -23,17 +24,18 @@ from rollenv.envs.data import choices as sets
 from rollenv.envs.data.row_pictures import has_pictures, key_of
 from rollenv.envs.data.rows import SUFFIXES, Row, Rows, files_at, folder_of, read_file, split_of
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
-from rollenv.envs.data.text_answers import MAX_CHARACTERS, exact_match
+from rollenv.envs.data.text_answers import MAX_CHARACTERS, exact_match, says_something
 from rollenv.envs.math.compare import compare, gold_answer
 from rollenv.envs.math.grade import SECONDS, check_installed, grade
 
 logger = logging.getLogger(__name__)
 
 #: Names of columns that are recognised, the likeliest first, without regard to case.
-QUESTIONS = ("question", "problem", "prompt", "query", "input", "instruction", "text")
+QUESTIONS = ("question", "problem", "prompt", "query", "instruction", "input", "text")
 ANSWERS = ("answer", "answers", "answerkey", "solution", "target", "label", "gold", "output", "expected", "completion")
 TESTS, PROGRAMS = ("tests", "test_list"), ("solution", "canonical_solution", "code")
-CONTEXTS = ("context", "passage", "article", "flores_passage", "premise")
+CONTEXTS = ("context", "passage", "article", "flores_passage", "premise", "input")
+CHATS = ("messages", "conversations", "conversation")
 IMAGES = ("images", "image", "pictures", "picture", "image_path")
 
 #: Splits that are held out, in order of preference. Rows of files with such names are never trained on.
@@ -64,6 +66,7 @@ _NUMBER_IN_TEXT = re.compile(
 #: Dates, times, versions and ranges; and words that are not functions: both make a text, not an expression.
 _DATE = re.compile(r"\d+(?:[-/:.]\d+){2,}|\d+[-:]\d+")
 _WORD = re.compile(r"(?<![\\a-zA-Z])(?!(?:sqrt|sin|cos|tan|log|ln|exp|pi)\b)[a-zA-Z]{2,}")
+_HALF = re.compile("[\ud800-\udfff]")
 _LETTER = re.compile(r"\(?([A-Za-z])\)?[.):]?")
 
 #: The file and number of a row, and the row.
@@ -240,10 +243,14 @@ class QuestionEnv(RowEnv):
 
 def golds(cell: Any, grader: str) -> tuple[str, ...]:
     """Return the right answers in a cell, which has one or a list of them; the letters of choices."""
-    texts = (str(value).strip() for value in listed(cell))
     if grader == "choice":
-        return tuple(text.strip("().: ").upper() for text in texts)
-    return tuple(texts if grader == "text" else map(gold_answer, texts))
+        return tuple(str(value).strip("().: \n").upper() for value in listed(cell))
+    texts = tuple(filter(None, map(gold_answer, listed(cell))))
+    if grader != "text":
+        return texts
+    said = {"True": "yes", "False": "no"}
+    also = (said[str(value)] for value in listed(cell) if isinstance(value, bool))
+    return tuple(text for text in (*texts, *also) if says_something(text) and len(text) <= MAX_CHARACTERS)
 
 
 def answer_in(action: str, grader: str, options: Sequence[str] = (), letters: str = "") -> str | None:
@@ -334,14 +341,17 @@ def _questions(
     asked = _column(path, first, "question", question, (*QUESTIONS, *(sets.QUESTIONS if form else ())))
     code = ("test",) if "assert" in str(rows[0][2].get("test")) else ()  # a common name of other things too
     tests = "" if answer else _column(path, first, "tests", "", (*TESTS, *code))
-    right = tests or _column(path, first, "answer", answer, (*ANSWERS, *(sets.ANSWERS if form else ())))
-    about = _column(path, [c for c in columns if c != asked], "context", context, CONTEXTS)
+    left = [column for column in first if column != asked]
+    right = tests or _column(path, left, "answer", answer, (*ANSWERS, *(sets.ANSWERS if form else ())))
+    about = _column(path, [c for c in columns if c not in (asked, right)], "context", context, CONTEXTS)
     if any(not isinstance(row.get(about), str | None) for _, _, row in rows):
         if context:
             raise UsageError(f"{path}: the column {about!r} holds no texts, which context= takes")
         about = ""
     seen = _column(path, columns, "image", image, IMAGES)
-    if not image and not any(has_pictures(row.get(seen), Path(name).parent) for name, _, row in rows):
+    if seen and not any(has_pictures(row.get(seen), Path(name).parent) for name, _, row in rows):
+        if image:
+            raise UsageError(f"{path}: the column {seen!r} holds no pictures that can be read, which image= takes")
         seen = ""  # a column of this name with something else, such as a container's image
     for name, i, row in rows:
         if wrong := _cannot_play(row, (asked, right), asked):
@@ -409,12 +419,17 @@ def _column(path: str, columns: Sequence[str], what: str, named: str, known: Seq
     if named and named not in columns:
         hint = did_you_mean(named, columns, "name one of them")
         raise UsageError(f"{path} has no column {named!r} for {what}=; it has {', '.join(columns)}; {hint}")
-    by_name = {column.lower().replace(" ", "_"): column for column in reversed(columns)}
+    by_name = {column.strip().lower().replace(" ", "_"): column for column in reversed(columns)}
     found = named or next((by_name[name] for name in known if name in by_name), "")
     if not found and {"task", "turns"} <= set(columns):
         raise UsageError(
             f"{path} holds played episodes, not questions: look at them with `rollenv view`, learn them with "
             "`rollenv sft`, or play a run's model with --agent local:FOLDER"
+        )
+    if not found and (chats := [column for column in CHATS if column in columns]):
+        raise UsageError(
+            f"{path} holds conversations (column {chats[0]!r}), not questions: learn them with `rollenv sft`, or write "
+            "each question and its answer into columns of their own"
         )
     if not found and what in ("question", "answer"):
         raise UsageError(f"{path} has the columns {', '.join(columns)}; say which one it is with {what}=COLUMN")
@@ -428,7 +443,9 @@ def _cannot_play(row: Row, columns: Sequence[str], asked: str) -> str:
             return f"it has no column {column!r}, but {', '.join(row) or 'none'}"
         if not any(str(value).strip() for value in listed(row[column])):
             return f"its column {column!r} is empty"
-    return "" if isinstance(row[asked], str) else f"its column {asked!r} holds {type(row[asked]).__name__}, not a text"
+    if not isinstance(row[asked], str):
+        return f"its column {asked!r} holds {type(row[asked]).__name__}, not a text; write the text into a column"
+    return f"its column {asked!r} has half a character (a lone surrogate)" if _HALF.search(row[asked]) else ""
 
 
 def _grader(rows: Sequence[_Place], right: str, asked: str, listing: str) -> str:
@@ -452,10 +469,12 @@ def _grader(rows: Sequence[_Place], right: str, asked: str, listing: str) -> str
 def _cannot_grade(row: Row, right: str, grader: str, options: Sequence[str], asked: str) -> str:
     """Return the reason why a row's answers cannot be graded; empty if they can."""
     cell = row[right]
-    if others := [value for value in listed(cell) if not isinstance(value, str | int | float)]:
+    if others := [value for value in listed(cell) if not isinstance(value, str | int | float | Decimal)]:
         return f"an answer is a text or a number, not {others[0]!r:.60}; mend it, or name another column: answer=COLUMN"
     letters = ascii_uppercase[: len(options)] or sets.letters_in(row[asked])
-    for gold in golds(cell, grader):
+    if not (right_ones := golds(cell, grader)):
+        return f"the answer {cell!r:.60} has no letter or digit to compare, or more than {MAX_CHARACTERS:,} characters"
+    for gold in right_ones:
         if grader == "choice" and (len(gold) != 1 or gold not in letters):
             return f"the answer {cell!r:.60} is none of the choices"
         if grader in _NUMBERS and _kind(gold) not in _NUMBERS[: 1 + _NUMBERS.index(grader)]:

@@ -30,6 +30,8 @@ Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet", ".csv")
+#: Maximum characters of a cell of a table; Python's own limit is 131,072.
+_LARGEST_CELL = 1 << 24
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "prompt")
 
 
@@ -221,7 +223,7 @@ def files_at(path: Path) -> list[Path]:
         if files and not path.name.endswith(SUFFIXES):
             raise UsageError(f"{path} is not a file of rows: its name must end in {', '.join(SUFFIXES)}")
     if not files:
-        hint = did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
+        hint = "" if path.exists() else did_you_mean(path.name, (other.name for other in path.parent.glob("*")))
         raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}; {hint}".removesuffix("; "))
     return files
 
@@ -285,11 +287,16 @@ def _text(path: Path) -> str:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a table whose first line names the columns; cells are texts."""
+    """Yield the rows of a table whose first line names the columns; cells are texts.
+
+    Columns without a name, such as the numbers that pandas writes, are left out.
+    """
+    csv.field_size_limit(_LARGEST_CELL)
     lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
     try:
         names = [name.strip() for name in next(lines, [])]
-        if len({*names}) < len(names) or "" in names:
+        named = [*filter(None, names)]
+        if len({*named}) < len(named):
             raise UsageError(f"{path}, line 1: it has to name each column once, and says {', '.join(names)!r}")
         if len(names) == 1 and (other := next((sign for sign in ";\t|" if sign in names[0]), "")):
             raise UsageError(f"{path}, line 1: its cells are separated by {other!r}; save it with commas")
@@ -300,7 +307,7 @@ def _csv_rows(path: Path) -> Iterator[dict[str, str]]:
                     "comma needs quotes"
                 )
             if cells:
-                yield dict(zip(names, cells, strict=True))
+                yield {name: cell for name, cell in zip(names, cells, strict=True) if name}
     except csv.Error as error:
         raise UsageError(f"{path}, line {lines.line_num}: this is not CSV: {error}") from error
 
@@ -312,7 +319,7 @@ def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = read_json(line)
             except (ValueError, RecursionError) as error:
-                raise UsageError(f"{path}, line {number}: this is not JSON: {error}") from error
+                raise UsageError(f"{path}, line {number}: this is no JSON on one line: {error}") from error
             if not isinstance(row, dict):
                 raise UsageError(f"{path}, line {number}: a row is an object of columns, not {line.strip():.60}")
             yield row

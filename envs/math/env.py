@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import Unsolvable
 from rollenv.core.parsing import last_boxed
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed, no_answer
@@ -48,14 +48,7 @@ class MathEnv(RowEnv):
     @property
     def accepted(self) -> tuple[str, ...]:
         """The answers that count as correct."""
-        return gold_answers(self.row[self.gold_key])
-
-    @property
-    def gold(self) -> str:
-        """The right answer, or the first of several."""
-        if not self.accepted:
-            raise UsageError(f"{self}: row {self.idx} has no answer in its column {self.gold_key!r}")
-        return self.accepted[0]
+        return tuple(filter(str.strip, gold_answers(self.row[self.gold_key])))
 
     def _no_gold(self, cell: Any) -> str:
         return super()._no_gold(cell) or (no_answer(gold_answers(cell)) if self._has_gold(cell) else "")
@@ -75,7 +68,9 @@ class MathEnv(RowEnv):
         return f"\\boxed{{{self.action_rng.randrange(1000)}}}"
 
     def oracle_action(self) -> str:
-        return f"\\boxed{{{self.gold}}}"
+        if not self.accepted:
+            raise Unsolvable(f"{self}: row {self.idx} has no answer in its column {self.gold_key!r}")
+        return f"\\boxed{{{self.accepted[0]}}}"
 
 
 def gold_answers(value: Any) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import Unsolvable, UsageError
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
@@ -77,7 +77,7 @@ class QaEnv(RowEnv):
     def oracle_action(self) -> str:
         """Return the first accepted answer."""
         if not self.accepted:
-            raise UsageError(f"{self}: row {self.idx} has no accepted answer")
+            raise Unsolvable(f"{self}: row {self.idx} has no accepted answer")
         return self._template % self.accepted[0]
 
 

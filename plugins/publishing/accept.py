@@ -82,6 +82,9 @@ _WRITES = {
 _FOLLOW = ("open", "os.truncate", "sqlite3.connect")
 _ONLY_NEW = ("os.mkdir", "os.link", "os.symlink", "sqlite3.connect")
 
+#: The beginning of the evidence where a constructor refuses its arguments.
+REFUSES_ARGUMENTS = "the call of make raised UsageError: "
+
 _LOCAL = ("", "localhost", "::1", "0.0.0.0", "::")
 
 
@@ -497,6 +500,11 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, l
                 played[name] += some
                 if time.monotonic() > until:
                     break
+            if kind == "unearned":  # what the expert plays too, an empty answer perhaps, is an attempt
+                right = [_actions(t) for t in played.get("the expert", ())]
+                played[name] = [t for i, t in enumerate(played[name]) if [_actions(t)] != right[i : i + 1]]
+                if not played[name]:
+                    continue
             rewards = [t.reward for t in played[name] if t.complete] or [0.0]
             wins = sum(bool(t.success) for t in played[name] if t.complete)
             low, high = wilson_interval(wins, len(rewards), _SURE)
@@ -504,6 +512,10 @@ def _played(env_spec: EnvSpec, episodes: int) -> tuple[list[Earned], dict[str, l
             mean, turns = statistics.fmean(rewards), statistics.fmean(len(t.turns) for t in played[name])
             results.append(Earned(name, kind, len(rewards), wins / len(rewards), low, high, mean, spread, turns))
     return results, played
+
+
+def _actions(trajectory: Trajectory) -> list[str]:
+    return [turn.text.strip() for turn in trajectory.turns]
 
 
 def _tasks_for(env_spec: EnvSpec, episodes: int) -> list[Task]:

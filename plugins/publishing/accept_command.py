@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values, print_result, print_table, progress
+from rollenv.cli.common import console, id_of, key_values, print_result, print_table, progress
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import is_elsewhere, spec
 
@@ -48,6 +48,9 @@ def command(
             files = [Path(file) for file in {judged.file for judged in found if judged.file}]
         size = accept.size_of(files, wheel)
     refusals = [one for judged in found for one in judged.refusals] + accept.too_large(package, size)
+    refused = [one.evidence for one in refusals if one.evidence.startswith(accept.REFUSES_ARGUMENTS)]
+    if arguments and refused:
+        raise UsageError(refused[0].removeprefix(accept.REFUSES_ARGUMENTS))
     result = {
         "package": package,
         "accepted": not refusals,
@@ -111,7 +114,7 @@ def _target(package: str) -> Iterator[tuple[list[str], list[str], list[Path], Pa
             except (OSError, zipfile.BadZipFile, RuntimeError) as error:
                 raise UsageError(f"{wheel} cannot be unpacked: {error}") from error
             yield [f"{module}:" for module in sorted(modules)], [str(site)], [*site.rglob("*")], wheel
-    elif ":" in package:
+    elif ":" in (package := id_of(package)):
         if not is_elsewhere(package):
             spec(package)  # or a hint
         yield [from_anywhere(package)], [], [], None

@@ -109,7 +109,9 @@ def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "")
     specs = [
         each
         for each in list_envs()
-        if each.id.startswith(known[name].beginnings) and each.id not in left_out and not _is_for_training(each.id)
+        if each.id.startswith(known[name].beginnings)
+        and each.id not in left_out
+        and not (each.id.startswith("tools:Tiny") or each.id.endswith("-easy"))  # they are for training
     ]
     parts = tuple(_part(each, settings or {}, calls) for each in specs if not each.missing)
     missing = {
@@ -125,10 +127,6 @@ def suite_of(panel: Panel) -> Suite:
     tasks = iter(panel.tasks())
     each = ((part, tuple(itertools.islice(tasks, part.members))) for part in panel.parts)
     return Suite(panel.name, panel.about, tuple(Part(part.env, part.kwargs, fixed) for part, fixed in each))
-
-
-def _is_for_training(env_id: str) -> bool:
-    return env_id.startswith("tools:Tiny") or env_id.endswith("-easy")
 
 
 def _part(env_spec: EnvSpec, settings: Mapping[str, Any], calls: str) -> Part:

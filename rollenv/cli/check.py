@@ -11,7 +11,7 @@ from rich.columns import Columns
 from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values, print_result, print_table, progress
+from rollenv.cli.common import console, id_of, key_values, print_result, print_table, progress
 from rollenv.core.checker import CHECKS, Finding, cannot, run_checks
 from rollenv.core.checker.digests import HelperProcess
 from rollenv.core.env_spec import EnvSpec
@@ -41,9 +41,8 @@ def command(
     Each environment is checked in a separate process, which is killed if the environment hangs.
     """
     given = key_values(text for text in env or () if "=" in text)
-    specs = (
-        [s for s in list_envs() if not s.missing] if every else [spec(text) for text in env or () if "=" not in text]
-    )
+    named = [spec(id_of(text)) for text in env or () if "=" not in text]
+    specs = [s for s in list_envs() if not s.missing] if every else named
     ids = [s.id for s in specs]
     if not ids:
         raise UsageError("name the ids to check, or pass --all")

@@ -23,7 +23,7 @@ from rich.text import Text
 from rollenv.agents import model_files
 from rollenv.agents.gguf import model_at, newest_checkpoint
 from rollenv.cli.options import option
-from rollenv.core.arguments import value_of
+from rollenv.core.arguments import checked_arguments, value_of
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import DATA
 from rollenv.report.summary import duration
@@ -181,22 +181,27 @@ def describe_data(env_id: str, kwargs: Mapping[str, Any]) -> Questions | None:
     """Say how a file of questions is read, graded and split; None for other environments."""
     if not env_id.startswith(f"{DATA}:"):
         return None
-    from rollenv.envs.data.own import SETTINGS, questions_at
+    from rollenv.envs.data.own import SETTINGS, own_questions, questions_at
 
     named = {name: value for name, value in kwargs.items() if name in SETTINGS and name != "instruct"}
-    found = questions_at(env_id.partition(":")[2], **named)
+    found = questions_at(env_id.partition(":")[2], **checked_arguments(env_id, own_questions, named))
     error_console.print(str(found), soft_wrap=True, markup=False, highlight=False)
     return found
 
 
-def evaluated_data(env: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the id of a file or folder of questions, and its split: the test files, or all rows without them."""
+def id_of(env: str) -> str:
+    """Return the id of an environment that is named by it, or by a file or folder of questions."""
     from rollenv.envs.data.own import is_data
 
-    env = f"{DATA}:{env}" if is_data(env) else env
+    return f"{DATA}:{env}" if ":" not in env and is_data(env) else env
+
+
+def evaluated_data(env: str, kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the id of a file or folder of questions, and its split: the test files, or all rows without them."""
+    env = id_of(env)
     if (found := describe_data(env, kwargs)) and "split" not in kwargs:
         kwargs = {**kwargs, "split": "all" if found.drawn else "test"}
-        if found.drawn:
+        if found.drawn and found.test:
             error_console.print(f"playing all of them; split=test plays the {len(found.test)} that are held out")
     return env, kwargs
 

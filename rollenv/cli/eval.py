@@ -247,7 +247,7 @@ def _places(ids: Sequence[str], out: Path | None) -> list[tuple[str, Path | None
 
 def _print_all(results: Sequence[Evaluation], agent: str) -> None:
     """Print a row for each environment, and the mean of their success rates."""
-    rows = [[r.env_id, str(r.n), percent(r.success, r.low, r.high), f"{r.reward:.3f}", str(r.failed)] for r in results]
+    rows = [[r.env_id, str(r.n), percent(r.success, r.low, r.high), f"{r.reward:.6g}", str(r.failed)] for r in results]
     graded = [r.success for r in results if r.failed < len(r.trajectories)]
     rows.append([f"mean of {len(graded)}", "", f"{100 * sum(graded) / max(1, len(graded)):.1f} %", "", ""])
     console.print(f"all played by {agent}", markup=False, style="bold")
@@ -294,7 +294,7 @@ def _print(result: Evaluation, agent: str) -> None:
     console.print(f"{result.env_id} played by {agent}", markup=False, style="bold")
     tasks = str(result.n) if result.k == 1 else f"{result.n} × {result.k}"
     numbers = [tasks, percent(result.success, result.low, result.high), str(result.wrong), str(result.failed)]
-    numbers += [f"{result.reward:.3f}", f"{result.turns:.1f}", f"{result.seconds:.1f}"]
+    numbers += [f"{result.reward:.6g}", f"{result.turns:.1f}", f"{result.seconds:.1f}"]
     of = "episodes " if result.k > 1 else ""
     print_table(["tasks", "success (95 %)", f"{of}wrong", f"{of}failed", "reward", "turns", "seconds"], [numbers])
     if result.k > 1:

@@ -35,7 +35,7 @@ def command(
     if print_result(card):
         return
     solved = "" if card["success"] is None else f"{100 * card['success']:.1f} % solved, "
-    console.print(f"{card['episodes']} episodes of {card['tasks']} tasks, {solved}mean reward {card['reward']:.3f}")
+    console.print(f"{card['episodes']} episodes of {card['tasks']} tasks, {solved}mean reward {card['reward']:.6g}")
     for file, counts in card["files"].items():
         left = ", ".join(f"{n} {name}" for name, n in counts.items() if name not in ("rows", "episodes") and n)
         console.print(

@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values, print_result, print_table
+from rollenv.cli.common import console, id_of, key_values, print_result, print_table
 from rollenv.core import cards
 from rollenv.core.registry import spec
 
@@ -18,7 +18,7 @@ def command(
     settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
 ) -> None:
     """Describe one environment: how to act, an example, rewards, needs and arguments."""
-    card = cards.card(spec(env), key_values(settings or ()))
+    card = cards.card(spec(id_of(env)), key_values(settings or ()))
     s = card.spec
     data = {
         "id": s.id,

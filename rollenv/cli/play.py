@@ -19,7 +19,7 @@ import typer
 from rich.text import Text
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, key_values
+from rollenv.cli.common import console, id_of, key_values
 from rollenv.core.drawing import PIECES, ansi, draw
 from rollenv.core.env import Env
 from rollenv.core.errors import MissingExtra, Unsolvable
@@ -148,7 +148,7 @@ def command(
     Type an answer; what an agent would have to write around it is added. Arrow keys move in grids.
     :help shows the commands.
     """
-    game = make(env, **key_values(settings or ()))
+    game = make(id_of(env), **key_values(settings or ()))
     with contextlib.closing(game), _asker() as ask:
         while TerminalPlayer(game, random.randrange(_SEEDS) if seed is None else seed, ask).play():
             seed = None

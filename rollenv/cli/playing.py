@@ -329,7 +329,7 @@ class Dashboard:
     def draw(self) -> Lines:
         """Render the bar and two lines of metrics."""
         done, seconds = max(self.done, 1), time.perf_counter() - self.started
-        numbers = f"reward {self.reward / max(self.done - self.failed, 1):.3f}   turns {self.turns / done:.1f}   "
+        numbers = f"reward {self.reward / max(self.done - self.failed, 1):.6g}   turns {self.turns / done:.1f}   "
         numbers += f"{self.done / seconds:.1f} episodes/s"
         numbers += f"   {self.tokens / seconds:.0f} tokens/s" if self.tokens else ""
         rows = [row for row in self.manager.flight.now() if row["phase"] != "waiting"]

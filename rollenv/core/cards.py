@@ -109,7 +109,7 @@ def _describe(found: Card, kwargs: dict[str, Any]) -> None:
     """Fill in the description from the class."""
     cls = load_entry_point(found.spec.entry_point, found.spec.id)
     found.about = _plain(inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ") or found.about
-    found.source = f"{cls.__module__}.{getattr(cls, '__qualname__', type(cls).__name__)}"
+    found.source = f"{cls.__module__}:{getattr(cls, '__qualname__', type(cls).__name__)}"
     found.arguments = _arguments(cls, {**found.spec.kwargs, **kwargs})
 
 

@@ -198,7 +198,7 @@ def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str,
     if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values()):
         unknown += [name for name in kwargs if name not in parameters]
     if unknown:
-        otherwise = f"choose from {', '.join(map(repr, sorted(parameters)))}"
+        otherwise = f"choose from {', '.join(map(repr, sorted(parameters)))}" if parameters else "it takes none"
         hint = did_you_mean(unknown[0], parameters, otherwise, most=3, cutoff=0.5, form=repr)
         raise UsageError(f"{env_id} takes no argument {unknown[0]!r}; {hint}") from error
     lacking = [

@@ -178,7 +178,7 @@ def at_line(error: BaseException) -> str:
     """Describe an exception by class, text and the last line that is not Python's, rollenv's or a package's."""
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     frames = list(traceback.extract_tb(error.__traceback__))
-    own = str(Path(__file__).parents[1]), os.path.dirname(os.__file__)
+    own = str(Path(__file__).parents[1]), os.path.dirname(os.__file__), "<frozen"
     frames = [frame for frame in frames if not frame.filename.startswith(own)]
     frames = [frame for frame in frames if "site-packages" not in frame.filename] or frames
     if frames and not isinstance(error, ImportError | SyntaxError):

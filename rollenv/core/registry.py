@@ -197,7 +197,7 @@ def _spec_of_code(env_id: str) -> EnvSpec:
     entry_point = f"{Path(module).expanduser().resolve()}:{name}" if module.endswith(".py") else env_id
     found: Any = load_entry_point(entry_point, env_id)
     if not callable(found) or (isinstance(found, type) and not issubclass(found, Env)):
-        raise UsageError(f"{env_id} is no rollenv.Env")
+        raise UsageError(f"{env_id} is no rollenv.Env: derive its class from that")
     if not isinstance(found, type):
         return EnvSpec(env_id, entry_point)
     cls: type[Env] = found
@@ -314,7 +314,7 @@ def _unknown_message(env_id: str) -> str:
     otherwise = f"did you mean {' or '.join(family)}?" if family else "`rollenv list` shows them all"
     path = Path(env_id)
     if path.is_file():
-        return f"{env_id} is no file of questions, whose name ends in .jsonl, .jsonl.gz, .csv or .parquet, and no id"
+        return f"{env_id} is a file: a class in it is FILE.py:Class, questions (.jsonl, .csv, .parquet) are data:FILE"
     files = map(str, path.parent.glob("*")) if path.suffix else ()
     hint = did_you_mean(str(path), files, by=lambda file: Path(file).stem)
     hint = hint or did_you_mean(env_id, known, otherwise, most=3, cutoff=0.5)

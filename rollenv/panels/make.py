@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollenv.core.errors import UsageError
@@ -53,8 +53,9 @@ def draw_part(
         raise UsageError(f"a panel has at least one member, got {n}")
     taken = set() if training is None or alike else training_keys(env_id, training, draws)
     members: list[Member] = []
-    tasks = _candidates(env_id, kwargs, seed, indexed, n)
-    for task, found in zip(*_twice(tasks), strict=False):
+    drawn = (Task(env_id, each, kwargs) for each in range(seed, seed + _TRIES * (n or 1)))
+    tasks, same = itertools.tee(tasks_of(env_id, kwargs, None, seed) if indexed else drawn)
+    for task, found in zip(tasks, identities(same), strict=False):
         if found.alike in taken and not alike:
             continue
         taken.add(found.alike)
@@ -71,17 +72,6 @@ def draw_part(
         env=env_id, members=len(members), kwargs=kwargs, training=None if training is None else dict(training)
     )
     return part, members
-
-
-def _twice(tasks: Iterator[Task]) -> tuple[Iterator[Task], Iterator[Any]]:
-    first, second = itertools.tee(tasks)
-    return first, identities(second)
-
-
-def _candidates(env_id: str, kwargs: dict[str, Any], seed: int, indexed: bool, n: int | None) -> Iterator[Task]:
-    if indexed:
-        return iter(tasks_of(env_id, kwargs, None, seed))
-    return (Task(env_id, each, kwargs) for each in range(seed, seed + _TRIES * (n or 1)))
 
 
 def assemble(

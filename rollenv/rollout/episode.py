@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import reprlib
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -393,6 +394,10 @@ class Episode:
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, RollenvError):
             who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"
+            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+            if frame.f_globals is globals():  # not within the agent
+                form = "start(env, seed) returns a session, whose async act(observation, info) returns an Action"
+                return UsageError(f"{who} cannot play, since {what} raised {describe(error)}: {form}")
             where = f"{self.env_id} with seed {self.trajectory.task.seed}"
             BaseException.add_note(error, f"raised by {what} of {who}, in {where}")
         return error

@@ -211,7 +211,7 @@ def parts(value: Any, n: int, what: str) -> Sequence[Any]:
 def action(value: Any) -> Action:
     """Check what will be stored of an action, and return a copy that its agent cannot change."""
     if not isinstance(value, Action):
-        raise BadValue(f"an answer must be an Action, not {kind(value)}")
+        raise BadValue(f"an answer must be an Action, as in Action(text), not {kind(value)}")
     finish = text(value.finish, "an action's finish")
     if finish not in _FINISHES:
         raise BadValue(f"an action's finish must be one of {_FINISHES}, not {finish[:40]!r}")

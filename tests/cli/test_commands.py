@@ -20,7 +20,7 @@ NARROW = {**os.environ, "COLUMNS": "80"}
 @pytest.mark.integration
 def test_a_card_tells_the_contract_and_an_example(rollenv_process):
     shown = rollenv_process("info", "game:Sokoban-v0-easy", "max_turns=7", env=NARROW).stdout
-    for text in ("Push every box", "at most 7", "reward", "oracle", "a base install", "\\boxed{up}", "env.Sokoban"):
+    for text in ("Push every box", "at most 7", "reward", "oracle", "a base install", "\\boxed{up}", "env:Sokoban"):
         assert text in shown
     card = json.loads(rollenv_process("info", "webshop:mini", "--json").stdout)
     assert "\nWebShop" in card["prompt"]
@@ -183,3 +183,12 @@ def test_no_help_has_brackets_that_rich_would_read_as_marks():
         name for name, text in texts(typer.main.get_command(app), "rollenv") if re.search(r"\[[a-z/#@]", text or "")
     ]
     assert marked == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["info", "check", "accept"])
+def test_commands_take_a_file_of_questions_for_an_id(command, rollenv_command, tmp_path):
+    (tmp_path / "own.jsonl").write_text('{"question": "Who?", "answer": "Ada"}\n' * 2)
+    done = rollenv_command(command, "own.jsonl")
+    assert "data:" in done.stdout
+    assert done.returncode < 2, done.stderr

@@ -251,7 +251,7 @@ def test_the_progress_shows_success_and_reward_of_what_did_not_fail():
         with console.capture() as shown:
             console.print(dashboard.draw())
     assert "success 100.0 %  failed 1" in shown.get()
-    assert "reward 1.000" in shown.get()
+    assert "reward 1 " in shown.get()
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,38 @@ def test_an_agent_that_takes_all_seats_of_a_game_is_said_to(capsys):
 def test_rewards_without_a_success_are_said_to(capsys):
     app(["eval", "gymnasium:CartPole-v1", "-a", "random", "-n", "2"], standalone_mode=False)
     assert "may never say `success`" in capsys.readouterr().out
-    app(["eval", "gymnasium:CartPole-v1", "-a", "oracle", "-n", "1"], standalone_mode=False)
-    assert "has no oracle: play another agent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def act(self, observation, info): return Action('1')",
+        "def act(self, observation, info): yield Action('1')",
+        "async def act(self, observation): return Action('1')",
+        "other = 1",
+    ],
+)
+def test_an_agent_of_another_form_is_refused_once(body, tmp_path, capsys):
+    begin = "from rollenv.agents import Action\nclass Own:\n    def start(self, env, seed): return self\n"
+    (tmp_path / "own.py").write_text(f"{begin}    {body}\n")
+    done = app(["eval", "game:GuessTheNumber-v0-easy", "-a", f"{tmp_path}/own.py:Own"], standalone_mode=False)
+    assert done == 2
+    assert "async act(observation, info)" in capsys.readouterr().err
+
+
+def test_huge_rewards_are_short_in_tables(tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    app(["eval", f"{tmp_path}/own.py:Huge", "-n", "2"], standalone_mode=False)
+    assert "1e+98" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("agent", "lacking"), [("oracle", "no oracle"), ("random", "no random actions")])
+@pytest.mark.parametrize("workers", ["inline", "1"])
+def test_an_agent_that_can_play_no_episode_is_refused_once(agent, lacking, workers, tmp_path, capsys):
+    (tmp_path / "own.py").write_text(OWN)
+    done = app(["eval", f"{tmp_path}/own.py:Lacks", "-a", agent, "--workers", workers], standalone_mode=False)
+    assert done == 2
+    assert capsys.readouterr().err.count(lacking) == 1
 
 
 def test_an_endpoint_has_few_episodes_for_each_request():
@@ -326,6 +356,11 @@ class NoFile(Prints):
 class NoPicture(Prints):
     def _reset(self, options):
         return "<image>", {"images": ["none"]}
+class Huge(Prints):
+    def _step(self, action):
+        return "over", 1e98, True, False, {"success": True}
+class Lacks(Prints):
+    sample_random_action = rollenv.Env.sample_random_action
 class Game(Prints):
     players = 2
     def _reset(self, options):

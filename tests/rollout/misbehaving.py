@@ -218,6 +218,10 @@ KINDS["dies-reset-kill"] = Kind(lambda env: os.kill(os.getpid(), 9), "reset", sa
 
 
 KINDS["descriptors-closes"] = Kind(lambda env: os.closerange(0, 256), says="", inline=False)
+KINDS["descriptors-forbids"] = Kind(
+    lambda env: [resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0)), os.pipe()],
+    says="RLIMIT_NOFILE", inline=False,
+)  # fmt: skip
 
 
 def noted(pid):

@@ -70,7 +70,9 @@ def read(path: str | Path, kind: type[Any] = Trajectory) -> Iterator[Any]:
     parquet = _is_parquet(path)
     if not Path(path).is_file():
         raise StorageError(f"there is no file {str(path)!r}")
-    return _read_parquet(Path(path), kind) if parquet else _read_jsonl(Path(path), kind)
+    files = PictureFiles(Path(path).parent)
+    lines = (from_plain(kind, data, where, files) for where, data in json_lines(Path(path)))
+    return _read_parquet(Path(path), kind) if parquet else lines
 
 
 def _is_parquet(path: str | Path) -> bool:
@@ -153,12 +155,6 @@ def _last_line(file: Any) -> int:
         if (found := block.rfind(b"\n")) >= 0:
             return int(at + found + 1)
     return 0
-
-
-def _read_jsonl(path: Path, kind: type[Any]) -> Iterator[Any]:
-    files = PictureFiles(path.parent)
-    for where, data in json_lines(path):
-        yield from_plain(kind, data, where, files)
 
 
 def read_object(file: Path, hint: str) -> dict[str, Any]:

@@ -16,7 +16,16 @@ from typing import Any, Literal, Protocol, TypeVar
 from rollenv.core import cards, drawing
 from rollenv.core.env import Env
 from rollenv.core.env_spec import EnvSpec
-from rollenv.core.errors import MissingExtra, RollenvError, Unsolvable, UsageError, WrongResult, describe, error_text
+from rollenv.core.errors import (
+    MissingExtra,
+    NoSuchAbility,
+    RollenvError,
+    Unsolvable,
+    UsageError,
+    WrongResult,
+    describe,
+    error_text,
+)
 from rollenv.core.human_input import few_actions, listed_actions
 from rollenv.core.registry import spec
 from rollenv.rollout import validation
@@ -104,7 +113,7 @@ class WorkerEnv(Protocol):
     async def step(self, action: str) -> EnvResult: ...
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call any other method of the environment. :class:`Unsolvable` is raised unchanged."""
+        """Call any other method. :class:`Unsolvable` is raised unchanged; UsageError, if there is no such ability."""
         ...
 
     async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
@@ -216,9 +225,13 @@ class HostedEnv:
             raise env_failure(self.task.env_id, "step", error) from error
 
     def call(self, method: str, *args: Any) -> Any:
-        with self._converting_errors(method, (Unsolvable,) if method == "oracle_action" else ()):
-            answer = getattr(self.env, method)(*args)
-            return validation.text(answer, "its result") if method in _ACTIONS else answer
+        passing = (NoSuchAbility, Unsolvable) if method == "oracle_action" else (NoSuchAbility,)
+        try:
+            with self._converting_errors(method, passing):
+                answer = getattr(self.env, method)(*args)
+                return validation.text(answer, "its result") if method in _ACTIONS else answer
+        except NoSuchAbility as error:  # who asks for it can play no episode
+            raise UsageError(f"{self.task.env_id}: {error_text(error)}") from error
 
     def close(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import errno
 import faulthandler
 import logging
 import os
@@ -35,8 +36,12 @@ _MOST_ANSWERS = 64
 #: Maximum bytes that are read at a time.
 _READ = 1 << 18
 
-#: The exit code of a worker whose connection an environment broke.
-BROKEN = 70
+#: Exit codes of workers that an environment spoiled, for itself and others.
+BROKEN, NO_FILES = 70, 71
+ENDS = {
+    BROKEN: "an environment closed the connection of its process",
+    NO_FILES: "its environments left no file to open (RLIMIT_NOFILE)",
+}
 
 #: A request: its number, the operation, the number of the environment, arguments.
 _Request = tuple[int, str, int, tuple[Any, ...]]
@@ -78,7 +83,15 @@ class EnvHost:
                 env_id = env.task.env_id
                 return messages.encode(env_id, getattr(env, operation)(*args))
             except BaseException as error:
+                if _is_out_of_files(error):  # so would be all others here
+                    os._exit(NO_FILES)
                 return messages.encode_error(error)
+
+
+def _is_out_of_files(error: BaseException | None) -> bool:
+    while error is not None and getattr(error, "errno", 0) != errno.EMFILE:
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def serve(connection: socket.socket, threads: int) -> None:

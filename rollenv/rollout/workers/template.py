@@ -27,7 +27,7 @@ from typing import Protocol
 
 import psutil
 
-from rollenv.rollout.workers.host import BROKEN, serve
+from rollenv.rollout.workers.host import ENDS, serve
 
 _SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
 
@@ -257,11 +257,7 @@ def _reap(workers: dict[int, int], requests: socket.socket) -> None:
                 continue
             _kill_children(keep=workers.keys())
             code = os.waitstatus_to_exitcode(ended[1])
-            why = f"exit code {code}"
-            if code == BROKEN:
-                why = "an environment closed the connection of its process"
-            elif code < 0:
-                why = f"signal {-code}"
+            why = f"signal {-code}" if code < 0 else ENDS.get(code, f"exit code {code}")
             _report(requests, number, ended[0], why)
 
 

@@ -9,6 +9,7 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.core.checker import check_env
+from rollenv.core.errors import NoSuchAbility
 from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.code.tests import AssertTests, CallTests, StdioTests, count, parse_tests, run_tests
 from rollenv.sandbox import shared_pool
@@ -163,7 +164,7 @@ def test_a_set_without_solutions_has_no_oracle():
     assert "oracle" not in rollenv.spec("code:Taco8k").abilities
     env = CodeEnv(dataset=ROWS)
     env.reset(idx=0)
-    with pytest.raises(UsageError, match="solution_key"):
+    with pytest.raises(NoSuchAbility, match="solution_key"):
         env.oracle_action()
 
 

@@ -9,6 +9,7 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.core.checker import check_env
+from rollenv.core.errors import Unsolvable
 from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.data.text_answers import exact_match, f1, normalize
 from rollenv.envs.math.env import MathEnv
@@ -199,8 +200,14 @@ def test_a_question_without_an_accepted_answer_pays_nothing(accepted):
         assert reward <= 0, said
         assert info["success"] is False
     env.reset(seed=0)
-    with pytest.raises(UsageError, match="answer"):
+    with pytest.raises(Unsolvable, match="answer"):
         env.oracle_action()
+
+
+def test_blank_answers_beside_others_are_not_the_experts():
+    env = MathEnv(dataset=[{"problem": "1 + 1?", "answer": ["", "2"]}])
+    env.reset(seed=0)
+    assert env.step(env.oracle_action())[1] == 1.0
 
 
 def test_missing_answers_beside_others_do_not_count():
@@ -300,10 +307,11 @@ def test_a_row_without_a_gold_answer_is_asked_and_never_paid(env, column, cell, 
 
 
 @pytest.mark.parametrize(("env", "column"), [(MathEnv, "problem"), (QaEnv, "question")])
-def test_no_oracle_plays_a_row_without_a_gold_answer(env, column):
-    played = env(dataset=[{column: "q", "answer": None}])
+@pytest.mark.parametrize("blank", [None, "", "  ", [""]])
+def test_no_oracle_plays_a_row_without_a_gold_answer(env, column, blank):
+    played = env(dataset=[{column: "q", "answer": blank}])
     played.reset(seed=0)
-    with pytest.raises(UsageError, match="row 0"):
+    with pytest.raises(Unsolvable, match="row 0"):
         played.oracle_action()
 
 

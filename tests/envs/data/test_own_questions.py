@@ -87,6 +87,54 @@ def test_choices_are_recognised_by_their_column_or_in_the_question():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("rows", "shown", "right"),
+    [
+        ([{"instruction": "Add one.", "input": "41", "output": "42"}], "41\n\nAdd one.\nAnswer", ["42"]),
+        ([{"instruction": "Say it.", "input": "", "output": "it"}], "Say it.\nAnswer", ["it"]),
+        ([{"question": "Is it so?", "answer": True}], "Is it so?", ["true", "Yes"]),
+        ([{"question": "Who?", "answer": "<answer>Ada</answer>"}], "Who?", ["Ada", "<answer>Ada</answer>"]),
+        ([{"question": "Who?", "answer": "She wrote it.\n#### Ada"}], "Who?", ["Ada"]),
+        ([{"question": "Who?", "answer": ["", "?", "Ada"]}], "Who?", ["Ada"]),
+        ([{" Question ": "Who?", "answer ": "Ada"}], "Who?", ["Ada"]),
+    ],
+)
+def test_usual_forms_of_rows_are_asked_whole_and_can_be_solved(rows, shown, right):
+    with rollenv.make("data:" + write("own.jsonl", rows), split="all") as env:
+        for action in (*right, env.reset(seed=0) and env.oracle_action()):
+            assert env.reset(seed=0)[0].startswith(shown)
+            assert env.step(action)[1] == 1.0
+        env.reset(seed=0)
+        assert env.step("something else")[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"question": "question", "answer": "question"}, "no column 'question' for answer="),
+        ({"context": "answer"}, "no column 'answer' for context="),
+        ({"image": "question"}, "'question' holds no pictures"),
+        ({"held_out": "x"}, "held_out takes float"),
+    ],
+)
+def test_settings_that_no_file_can_have_are_refused_at_once(setting, says):
+    with pytest.raises(UsageError, match=says):
+        evaluated_data(write("own.jsonl", sums(3)), setting)
+
+
+@pytest.mark.parametrize("table", [",question,answer\n0,Who?,Ada\n", "question,answer,\nWho?,Ada,\n"])
+def test_columns_of_tables_without_a_name_are_left_out(table, tmp_path):
+    (tmp_path / "own.csv").write_text(table)
+    found = questions_at("own.csv")
+    assert (found.question, found.answer, found.others) == ("question", "answer", ())
+
+
+def test_cells_of_tables_may_be_long(tmp_path):
+    (tmp_path / "own.csv").write_text(f"question,context,answer\nWho?,{'word ' * 50_000},Ada\n")
+    with rollenv.make("data:own.csv", split="all") as env:
+        assert len(env.reset(seed=0)[0]) > 200_000
+
+
 def test_code_with_tests_is_run(tmp_path):
     rows = [
         {"text": f"Write a function add{i} that adds {i}.", "solution": f"def add{i}(x):\n    return x + {i}",
@@ -271,11 +319,6 @@ def test_a_wrong_setting_of_a_command_names_the_nearest():
         load_config(write("own.jsonl", sums()), ["ansewr=antwort", "model=smollm2-135m"])
 
 
-def test_text_that_is_no_unicode_is_split_too():
-    with rollenv.make("data:" + write("own.jsonl", ['{"question": "\\ud83d?", "answer": "x"}', *answered("y")])) as env:
-        assert env.num_tasks() == 1
-
-
 def test_paths_that_are_data(tmp_path):
     (tmp_path / "empty").mkdir()
     write("own.jsonl", sums(2))
@@ -299,7 +342,7 @@ def test_clients_of_a_server_cannot_read_its_files():
 @pytest.mark.parametrize(
     ("rows", "error"),
     [
-        ([*sums(2), "{oops"], r"own.jsonl, line 3: this is not JSON"),
+        ([*sums(2), "{oops"], r"own.jsonl, line 3: this is no JSON on one line"),
         ([*sums(2), "[1, 2]"], r"own.jsonl, line 3: a row is an object of columns"),
         ([], r"own.jsonl has no rows"),
         ([*sums(2), {"question": "x?"}], r"own.jsonl, row 3: it has no column 'answer', but question"),
@@ -319,7 +362,10 @@ def test_clients_of_a_server_cannot_read_its_files():
         ([*answered("a"), {"question": "x?", "answer": {"a": 1}}], r"row 2: an answer is a text or a number, not {"),
         ([{"question": "x?", "choices": ["a", "b"], "answer": "C"}], r"row 1: the answer 'C' is none of the choices"),
         ([{"question": "x?", "choices": ["a", "b"], "answer": 3}], r"row 1: the answer 3 is none of the choices"),
-        ([{"messages": [], "id": 1}], r"own.jsonl has the columns messages, id; say which one it is with question="),
+        ([{"messages": [], "id": 1}], r"own.jsonl holds conversations \(column 'messages'\), .*rollenv sft"),
+        (['{"question": "\\ud83d?", "answer": "x"}', *answered("y")], r"row 1: its column 'question' has half a char"),
+        (answered("yes", "?!"), r"row 2: the answer '\?!' has no letter or digit"),
+        (answered("yes", "word " * 5000), r"row 2: the answer .* more than 10,000 characters"),
         ([{"task": {}, "turns": []}], r"own.jsonl holds played episodes, not questions: .* --agent local:"),
     ],
 )
@@ -358,7 +404,7 @@ def test_answers_may_have_the_shape_of_squads():
 
 def test_a_file_with_another_ending_is_told_which_are_read(tmp_path):
     (tmp_path / "own.tsv").write_text("question\tanswer\n")
-    with pytest.raises(UnknownEnv, match=r"own.tsv is no file of questions.*\.jsonl"):
+    with pytest.raises(UnknownEnv, match=r"own.tsv is a file: .*\.jsonl.*data:"):
         rollenv.make("own.tsv")
 
 
@@ -388,7 +434,7 @@ def test_repeated_rows_are_played_once_and_said(caplog):
         ({"held_out": "half"}, r"held_out takes float"),
         ({"split": "dev"}, r"split is one of train, test, all"),
         ({"answers": "x"}, r"answers.*did you mean answer|no argument"),
-        ({"grader": "integer", "answer": "question"}, r"row 1: the answer .* is no integer"),
+        ({"grader": "choice"}, r"row 1: the answer 0 is none of the choices"),
     ],
 )
 def test_wrong_settings_are_refused(settings, error):

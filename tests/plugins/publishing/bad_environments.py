@@ -60,6 +60,18 @@ class PaysNoAnswer(Sum):
         return said, 0.5 if not action.strip() else reward, *rest
 
 
+class PaysSilence(Sum):
+    """Even sums are left out, and odd ones are paid by half if they are."""
+
+    def oracle_action(self):
+        return super().oracle_action() if (self.a + self.b) % 2 else ""
+
+    def _step(self, action):
+        said, *rest, info = super()._step(action)
+        right = action == self.oracle_action()
+        return said, 1.0 if right else 0.5 * (action == ""), *rest[1:], info | {"success": right}
+
+
 class CallsAllSuccess(Sum):
     def _step(self, action):
         said, *rest, info = super()._step(action)

@@ -405,3 +405,26 @@ class Drawers(Env):
 
     def oracle_action(self):
         return f"\\boxed{{{self.things[self.asked]}}}" if self.turn else f"open {self.asked}"
+
+
+class Vowels(Env):
+    """Half of the words have no vowels, so that an empty answer is right."""
+
+    def _reset(self, options):
+        letters = "bcdfgh" if self.randint(2) else "abcdefghio"
+        self.word = "".join(letters[self.randint(len(letters))] for _ in range(6))
+        return f"Write the vowels of {self.word} in their order, and nothing else.", {}
+
+    def _step(self, action):
+        right = action.strip() == self.vowels
+        return "Thanks.", float(right), True, False, {"success": right}
+
+    @property
+    def vowels(self):
+        return "".join(letter for letter in self.word if letter in "aeiou")
+
+    def sample_random_action(self):
+        return "".join(self.action_rng.choices("aeiou", k=3))
+
+    def oracle_action(self):
+        return self.vowels

@@ -20,6 +20,7 @@ GOOD = Path(__file__).with_name("good_environments.py")
 #: Class, rule, and what the evidence names.
 REFUSED = {
     "PaysNoAnswer": ("unearned", "an empty answer"),
+    "PaysSilence": ("unearned", "an empty answer"),
     "CallsAllSuccess": ("unearned", "success 100%"),
     "SeedsGlobally": ("global rng", "numpy.random"),
     "ReadsTheDate": ("clock", "a day later"),
@@ -140,7 +141,7 @@ ACCEPTED = [
         for name in ("Thermostat", "MayPass", "Prime", "House", "Capitals", "Bandit", "Constrained", "RaceTo21")
     ),
     f"{GOOD}:Backwards",
-    *(f"{GOOD}:{name}" for name in ("Queries", "Recall", "LongWalk", "Desk")),
+    *(f"{GOOD}:{name}" for name in ("Queries", "Recall", "LongWalk", "Desk", "Vowels")),
 ]
 
 
@@ -176,7 +177,8 @@ def test_arguments_are_judged(rollenv_command):
     done = rollenv_command("accept", f"{GOOD}:Backwards", "split=test", "-n", "8", "--json")
     assert json.loads(done.stdout)["accepted"], done.stdout
     done = rollenv_command("accept", f"{GOOD}:Backwards", "size=3", "-n", "8", "--json")
-    assert "takes no argument 'size'" in json.loads(done.stdout)["refusals"][0]["evidence"]
+    assert done.returncode == 2
+    assert "takes no argument 'size'" in done.stderr
 
 
 def earned(successes, episodes):

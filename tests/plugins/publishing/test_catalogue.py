@@ -142,3 +142,9 @@ def test_the_page_is_sorted_by_a_click_and_filtered_by_words(tmp_path, show):
     tab.get_by_label("Words").fill("a: 5")
     assert ids() == ["a:Two", "a:One<b>"]
     assert tab.get_by_role("status").inner_text() == "2 of 3"
+
+
+def test_a_long_path_does_not_widen_the_page(tmp_path, show):
+    rows = [row(f"/{'deeper/' * 50}own.py:One")]
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset=utf-8>{catalogue.page(rows)}")
+    assert show(tmp_path / "page.html").evaluate("document.documentElement.scrollWidth <= innerWidth")
