@@ -73,6 +73,7 @@ def evaluated(*shares: float) -> tuple[dict[str, float], ...]:
         (trained({}, {"staleness/mean": 0.5, "staleness/max": 2}), "were 2 updates old", ROW.format(2)),
         (trained({}, alarms=[(2, "drift: bad")]), "drift: bad", ROW.format(2)),
         (trained({}), "No alarm was raised", "run"),
+        (trained({}, {"trained_samples": 0}), "1 iteration gave no learning signal", ROW.format(2)),
         (trained(), "It has no iteration yet", "run"),
         (trained({}, episodes=(told(iteration=0, replays=1),)), "needed a replay", "report.html#it=0&ep=1"),
         (updates(why=("",), gaps=(0.5, 5), widest=(0.2, 2, 7)), "5 stored tokens", f"{UPDATE}&turn=2&token=7{GAP}"),

@@ -82,6 +82,25 @@ def writes(place: object, then: str = "", kind: Callable[[str], RollenvError] = 
         raise kind(f"cannot write {error.filename or place}: {error.strerror or error}; {then}") from error
 
 
+@contextlib.contextmanager
+def reads(otherwise: str) -> Iterator[None]:
+    """Turn errors of stored data that lack what a reader expects into one that begins with ``otherwise``."""
+    try:
+        yield
+    except RollenvError:
+        raise
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise UsageError(f"{otherwise}: {error!r:.100}") from error
+
+
 def did_you_mean(
     name: str,
     known: Iterable[str],

@@ -217,7 +217,11 @@ def _lost(story: Story) -> Iterator[Sentence]:
 def _doubts(story: Story) -> Iterator[Sentence]:
     for line, text in story.alarms[:_ALARMS]:
         yield Sentence("alarms", text, [_row(line)])
-    if not story.alarms or len(story.alarms) > _ALARMS:
+    idle = [line for line, row in _rows(story, "trained_samples") if row["trained_samples"] == 0]
+    if idle:
+        text = f"{_count(len(idle), 'iteration')} gave no learning signal: nothing was trained on"
+        yield Sentence("alarms", text, [_row(line) for line in idle])
+    if len(story.alarms) > _ALARMS or not (story.alarms or idle):
         text = f"{len(story.alarms) - _ALARMS} more" if story.alarms else "No alarm was raised"
         yield Sentence("alarms", text, [_row(line) for line, _ in story.alarms[_ALARMS:]] or _files(story))
     for name, text in (("logprob_drift", "Engine and trainer differ by {:.2g} nats a token"),
