@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -15,13 +14,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollenv.cli.common import console, error_console, print_tables, progress
 from rollenv.core.errors import RollenvError, UsageError, reads, writes
 from rollenv.core.folder_lock import locked
 from rollenv.report.sweep import open_runs, sweep_table
-from rollenv.rollout.records.folders import SWEEP, is_run
+from rollenv.rollout.records.folders import METRICS, SWEEP, is_run, numbered_rows
 from rollenv.rollout.records.storage import read_object
 
 if TYPE_CHECKING:
@@ -51,12 +50,15 @@ class _Run:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its metrics so far, of which the last line may be half written."""
+        rows = (row for _, row in numbered_rows(self.folder / METRICS))
+        return [row for row in rows if row and type(row.get("iteration")) is int]
+
+    @property
     def done(self) -> int:
         """Iterations so far."""
-        from rollenv.trainers.run_dir import read_rows
-
-        rows = read_rows(self.folder / "metrics.jsonl")
-        return int(rows[-1]["iteration"]) if rows else 0
+        return max((row["iteration"] for row in self.rows), default=0)
 
     @property
     def finished(self) -> bool:
@@ -107,7 +109,10 @@ def sweep(
     with writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
-            _need_unused(runs)
+            for run in runs:  # one may be under way, as where the command was killed before it could stop them
+                if run.folder.is_dir():
+                    with locked(run.folder):
+                        pass
             _write_plan(folder, recipe, overrides, settings, runs)
             console.print(f"{len(runs)} runs, {beside} at a time, below {folder}", soft_wrap=True, markup=False)
             try:
@@ -196,21 +201,13 @@ def _folder_name(chosen: Sequence[str]) -> str:
     return f"{readable}-{hashlib.sha256(json.dumps(list(chosen)).encode()).hexdigest()[:8]}"
 
 
-def _need_unused(runs: Sequence[_Run]) -> None:
-    """Raise a UsageError if a run is still under way, as where the command was killed before it could stop them."""
-    for run in runs:
-        if run.folder.is_dir():
-            with locked(run.folder):
-                pass
-
-
 def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], settings: list[str], runs: Sequence[_Run]) -> None:
     listed = [
         {"setting": run.setting or recipe, "seed": run.seed, "folder": run.folder.relative_to(folder).as_posix()}
         for run in runs
     ]
-    plan = {"recipe": recipe, "overrides": [o for o in overrides if not o.startswith("run_dir=")]}
-    plan |= {"settings": settings, "runs": listed}
+    plan: dict[str, Any] = {"recipe": recipe, "settings": settings, "runs": listed}
+    plan["overrides"] = [o for o in overrides if not o.startswith("run_dir=")]
     file = folder / SWEEP
     if file.exists():
         before = read_object(file, "restore it, or start the runs again in another run_dir")
@@ -252,9 +249,7 @@ def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> li
 
 
 def _success(run: _Run) -> str:
-    from rollenv.trainers.run_dir import read_rows
-
-    rows = [row for row in read_rows(run.folder / "metrics.jsonl") if row.keys() & {"eval/success", "eval/failed"}]
+    rows = [row for row in run.rows if row.keys() & {"eval/success", "eval/failed"}]
     shares = [f"{row['eval/success']:.3f}" if "eval/success" in row else "all failed" for row in rows]
     if run.process is not None and run.process.returncode:
         return f"failed: {_last_line(run.log)}"
@@ -262,10 +257,8 @@ def _success(run: _Run) -> str:
 
 
 def _last_line(log: Path) -> str:
-    with contextlib.suppress(OSError):
-        lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip()[:300] if lines else "it said nothing"
-    return "it has no log"
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "it said nothing"
 
 
 def _conclude(folder: Path) -> None:

@@ -82,23 +82,18 @@ def writes(place: object, then: str = "", kind: Callable[[str], RollenvError] = 
         raise kind(f"cannot write {error.filename or place}: {error.strerror or error}; {then}") from error
 
 
+_READING = ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError
+
+
 @contextlib.contextmanager
 def reads(otherwise: str) -> Iterator[None]:
-    """Turn errors of stored data that lack what a reader expects into one that begins with ``otherwise``."""
+    """Turn errors of reading data of others, such as a damaged file, into one that begins with ``otherwise``."""
     try:
         yield
     except RollenvError:
         raise
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise UsageError(f"{otherwise}: {error!r:.100}") from error
+    except _READING as error:
+        raise UsageError(f"{otherwise}: {describe(error):.200}") from error
 
 
 def did_you_mean(

@@ -24,10 +24,9 @@ def open_runs(folder: Path) -> list[Run]:
     if not (folder / SWEEP).is_file():
         return [open_run(folder)]
     with reads(f"{folder / SWEEP} is damaged"):
-        listed = read_object(folder / SWEEP, "restore it, or name one of its runs")["runs"]
-        settings: dict[str, list[Path]] = {str(each["setting"]): [] for each in listed}
-        for each in listed:
-            settings[str(each["setting"])].append(folder / each["folder"])
+        settings: dict[str, list[Path]] = {}
+        for each in read_object(folder / SWEEP, "restore it, or name one of its runs")["runs"]:
+            settings.setdefault(str(each["setting"]), []).append(folder / each["folder"])
     started = [run for setting, paths in settings.items() if (run := _mean(setting, paths))]
     if not started:
         raise UsageError(f"no run below {folder} has begun")
