@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 
 
 class ReplayAgent(Agent):
@@ -31,18 +31,14 @@ class ReplayAgent(Agent):
     def load(cls, path: Path) -> ReplayAgent:
         """Read a ``.jsonl`` file of rows, or of recorded episodes (``episodes.jsonl``, or the folder that holds it)."""
         file = path / "episodes.jsonl" if path.is_dir() else path
-        try:
+        with reads(f"cannot read stored answers from {file}"):
             lines = file.read_text(encoding="utf-8").split("\n")  # texts may contain other line separators
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read stored answers from {file}: {error}") from error
         rows = []
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            try:
+            with reads(f"{file}: line {number} is not JSON"):
                 row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UsageError(f"{file}: line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise UsageError(f"{file}: line {number} is not a JSON object")
             if row.get("status") not in ("failed", "cancelled"):

@@ -73,10 +73,13 @@ def evaluated(*shares: float) -> tuple[dict[str, float], ...]:
         (trained({}, {"staleness/mean": 0.5, "staleness/max": 2}), "were 2 updates old", ROW.format(2)),
         (trained({}, alarms=[(2, "drift: bad")]), "drift: bad", ROW.format(2)),
         (trained({}), "No alarm was raised", "run"),
+        (trained({}, {"trained_samples": 0}), "1 iteration gave no learning signal", ROW.format(2)),
         (trained(), "It has no iteration yet", "run"),
         (trained({}, episodes=(told(iteration=0, replays=1),)), "needed a replay", "report.html#it=0&ep=1"),
         (updates(why=("",), gaps=(0.5, 5), widest=(0.2, 2, 7)), "5 stored tokens", f"{UPDATE}&turn=2&token=7{GAP}"),
         (updates(why=("no advantage",)), "all members had reward 1", UPDATE),
+        (updates(why=("",), stale=2), "weights up to 2 updates older", UPDATE),
+        (updates(why=("",), stale=2), "no stored token was trained on with the weights that sampled it", "run"),
         (updates(why=("dropped: truncated",)), "did not teach: dropped: truncated", UPDATE),
         (trained({}, damaged=2), "2 lines of its files could not be read", "run"),
         (played(told(), told(reward=0.0, number=2)), "1 of 2 episodes were solved: 50 %", "report.html#ep=1"),
@@ -99,6 +102,13 @@ def test_a_fact_becomes_a_sentence_with_its_source(story: Story, says: str, link
     assert found, [each.text for each in said]
     assert link in [address for _, address in found[0].links]
     assert all(each.links for each in said), "no sentence without a source"
+
+
+def test_nothing_is_said_of_what_was_not_trained_on_or_does_not_differ():
+    idle = [each.text for each in explain(updates(why=("no advantage",)))]
+    assert not [text for text in idle if text.startswith("Stored tokens were sampled")]
+    alone = [each.text for each in explain(updates(why=("",)))]
+    assert "1 of 1 stored groups taught" in alone
 
 
 def test_a_run_that_was_stopped_is_told_from_a_finished_one():

@@ -238,6 +238,7 @@ class Trainer:
             except KeyboardInterrupt:
                 if not self.termination.asked:
                     raise
+                self.termination.busy = True
                 self._save_where_it_is()
                 raise Terminated from None
 

@@ -20,7 +20,7 @@ from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended_er
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.sessions import GatewaySessions
 from rollenv.agents.gateway.tree import CallNode
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, reads
 from rollenv.core.needs import extra
 
 with extra("serve", "A gateway"):
@@ -355,10 +355,8 @@ def admin_app(gateway: GatewaySessions, key: str) -> Starlette:
 
 async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
     """Read the body as a JSON object with known keys; an empty body has none."""
-    try:
+    with reads("the body is not JSON"):
         data = json.loads(await http.body() or b"{}")
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the body is not JSON: {error or 'it is nested too deeply'}") from error
     if not isinstance(data, dict):
         raise UsageError("the body must be a JSON object")
     for name, value in data.items():

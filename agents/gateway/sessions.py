@@ -13,7 +13,7 @@ from rollenv.agents.gateway.policy import PolicyModel
 from rollenv.agents.gateway.record import CallRecord
 from rollenv.agents.gateway.session import Caps, GatewaySession, Model, session_id
 from rollenv.agents.gateway.tree import CallNode
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 
 #: First session number, larger than those of episodes that the same engine plays.
 _FIRST_NUMBER = 1 << 32
@@ -38,11 +38,9 @@ class GatewaySessions:
         self._ended: dict[str, None] = {}
         self._numbers = itertools.count(_FIRST_NUMBER)
         self._record = CallRecord(record) if record else None
-        try:
+        with reads(f"{record} is not the record of a gateway, or is damaged: name another file"):
             for event in self._record.events() if self._record else ():
                 self._restore(event)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"{record} is not the record of a gateway: name another file") from error
 
     @property
     def url(self) -> str:
@@ -137,7 +135,7 @@ def recorded_sessions(events: Iterable[Mapping[str, Any]], where: str) -> list[G
         UsageError: it is not the record of a gateway.
     """
     sessions: dict[str, GatewaySession] = {}
-    try:
+    with reads(f"{where} is not the record of a gateway, or is damaged"):
         for event in events:
             if event["event"] == "open":
                 opened = GatewaySession(cast(Model, None), task=event["task"], seed=event["seed"])
@@ -145,8 +143,6 @@ def recorded_sessions(events: Iterable[Mapping[str, Any]], where: str) -> list[G
                 sessions[opened.id] = opened
             elif event["event"] != "forget":
                 sessions[event["session"]].restore(event)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{where} is not the record of a gateway, or is damaged: {error!r:.100}") from error
     return list(sessions.values())
 
 

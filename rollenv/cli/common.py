@@ -24,7 +24,7 @@ from rollenv.agents import model_files
 from rollenv.agents.gguf import model_at, newest_checkpoint
 from rollenv.cli.options import option
 from rollenv.core.arguments import checked_arguments, value_of
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.core.registry import DATA
 from rollenv.report.summary import duration
 
@@ -373,13 +373,10 @@ def _prices(text: str) -> Prices | None:
 
     if not text:
         return None
-    try:
-        prompt, completion, *cached = (float(part) for part in text.split(","))
-        return Prices(prompt, completion, *cached)
-    except (ValueError, TypeError):
-        raise UsageError(
-            f"--prices are for a million tokens, PROMPT,COMPLETION or PROMPT,COMPLETION,CACHED, not {text!r}"
-        ) from None
+    with reads(f"--prices are for a million tokens, PROMPT,COMPLETION or PROMPT,COMPLETION,CACHED, not {text!r}"):
+        prompt, completion, *cached = map(float, text.split(","))
+        prices = Prices(prompt, completion, *cached)
+    return prices
 
 
 def has_saved_prompt(model: str) -> bool:

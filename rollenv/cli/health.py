@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from rollenv.cli.common import console, print_result, print_table
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, reads
 from rollenv.core.proxies import without_proxy
 from rollenv.remote.address import ADVICE
 from rollenv.report.summary import duration
@@ -32,13 +32,11 @@ def command(
     else:
         path = Path(where)
         health = read_object(path / "health.json" if path.is_dir() else path, "a rollout writes it into its run folder")
-    try:
+    with reads(f"{where} holds no health; name a run's folder, or a server's URL"):
         if not print_result(health):
             _print(health)
         if any(env["state"] != "up" for env in health["envs"]):
             raise typer.Exit(1)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(f"{where} holds no health ({error!r:.80}): name a run's folder, or a server's URL") from error
 
 
 def _fetch(url: str) -> dict[str, Any]:

@@ -22,9 +22,10 @@ from rollenv.cli import completion
 from rollenv.cli.common import console, id_of, key_values
 from rollenv.core.drawing import PIECES, ansi, draw
 from rollenv.core.env import Env
-from rollenv.core.errors import MissingExtra, Unsolvable
+from rollenv.core.errors import Broken, MissingExtra, Unsolvable
 from rollenv.core.human_input import ActionReader, reader
 from rollenv.core.pictures import Picture, pictures
+from rollenv.core.plugins import users_code
 from rollenv.core.registry import make
 
 #: Escape codes of arrow keys in both terminal modes, and vi's keys.
@@ -148,8 +149,8 @@ def command(
     Type an answer; what an agent would have to write around it is added. Arrow keys move in grids.
     :help shows the commands.
     """
-    game = make(id_of(env), **key_values(settings or ()))
-    with contextlib.closing(game), _asker() as ask:
+    given = key_values(settings or ())
+    with users_code(env, Broken), contextlib.closing(make(id_of(env), **given)) as game, _asker() as ask:
         while TerminalPlayer(game, random.randrange(_SEEDS) if seed is None else seed, ask).play():
             seed = None
 

@@ -235,7 +235,7 @@ def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -
     """Raise UsageError if an evaluation cannot continue another one."""
     for key in {**before, **settings}:
         old, new = before.get(key), settings.get(key)
-        if old == new or key in (_SECONDS, _OPEN) or (key in FINGERPRINTS and old is None):
+        if old == new or key in (_SECONDS, _OPEN) or (key in FINGERPRINTS and None in (old, new)):
             continue
         if key == "rows" and isinstance(old, list) and isinstance(new, list):
             changed = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollenv.cli.common import console, error_console, print_tables, progress
-from rollenv.core.errors import RollenvError, UsageError, writes
+from rollenv.core.errors import RollenvError, UsageError, reads, writes
 from rollenv.core.folder_lock import locked
 from rollenv.report.sweep import open_runs, sweep_table
-from rollenv.rollout.records.folders import SWEEP, is_run
+from rollenv.rollout.records.folders import METRICS, SWEEP, is_run, numbered_rows
+from rollenv.rollout.records.storage import read_object
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
@@ -49,16 +50,20 @@ class _Run:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its metrics so far, of which the last line may be half written."""
+        rows = (row for _, row in numbered_rows(self.folder / METRICS))
+        return [row for row in rows if row and type(row.get("iteration")) is int]
+
+    @property
     def done(self) -> int:
         """Iterations so far."""
-        from rollenv.trainers.run_dir import read_rows
-
-        rows = read_rows(self.folder / "metrics.jsonl")
-        return int(rows[-1]["iteration"]) if rows else 0
+        return max((row["iteration"] for row in self.rows), default=0)
 
     @property
     def finished(self) -> bool:
-        return self.done >= self.iterations and any((self.folder / "checkpoints").glob("step-*"))
+        last = self.folder / "checkpoints" / f"step-{self.iterations:06d}"
+        return self.done >= self.iterations and last.is_dir()
 
     def start(self, recipe: str, threads: int) -> None:
         """Start or continue the run in a process of its own."""
@@ -94,23 +99,28 @@ def sweep(
     """
     from rollenv.trainers.run_check import check_run
 
-    folder, runs, configs = _plan(recipe, overrides, seeds, vary, resume)
+    folder, settings, runs, configs = _plan(recipe, overrides, seeds, vary, resume)
     for config in configs:
         check_run(config)
-    _need_unused(runs)
-    with writes(folder):
-        _write_plan(folder, recipe, overrides, runs)
     cores = len(os.sched_getaffinity(0))
     import torch
 
     beside = min(beside or (1 if torch.cuda.is_available() else cores), len(runs))
-    console.print(f"{len(runs)} runs, {beside} at a time, below {folder}", soft_wrap=True, markup=False)
-    try:
-        with writes(folder):
-            failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
-    except KeyboardInterrupt:
-        error_console.print(f"give the same command with run_dir={folder} --resume to go on", soft_wrap=True)
-        raise
+    with writes(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            for run in runs:  # one may be under way, as where the command was killed before it could stop them
+                if run.folder.is_dir():
+                    with locked(run.folder):
+                        pass
+            _write_plan(folder, recipe, overrides, settings, runs)
+            console.print(f"{len(runs)} runs, {beside} at a time, below {folder}", soft_wrap=True, markup=False)
+            try:
+                failed = _run_all(recipe, runs, beside, max(1, cores // beside) if beside > 1 else 0)
+            except KeyboardInterrupt:
+                further = shlex.join([f"run_dir={folder}", "--resume"])
+                error_console.print(f"give the same command with {further} to go on", soft_wrap=True, markup=False)
+                raise
     if any(is_run(run.folder) for run in runs):
         _conclude(folder)
     if failed:
@@ -121,9 +131,9 @@ def sweep(
 
 def _plan(
     recipe: str, overrides: Sequence[str], seeds: int, vary: Sequence[str], resume: bool
-) -> tuple[Path, list[_Run], list[TrainConfig]]:
-    """Return the folder, its runs, and the configuration of each setting."""
-    from rollenv.trainers.config import load_config
+) -> tuple[Path, list[str], list[_Run], list[TrainConfig]]:
+    """Return the folder, what the recipe says (nothing of one that is chosen), its runs and their configurations."""
+    from rollenv.trainers.config import differences, is_env_id, load_config, with_data
     from rollenv.trainers.run_dir import folder_name, latest, next_free
 
     varied: dict[str, list[str]] = {}
@@ -160,7 +170,8 @@ def _plan(
         for seed in range(base.seed, base.seed + seeds):
             settings = [*(o for o in own if not o.startswith("seed=")), *chosen, f"seed={seed}"]
             runs.append(_Run(setting, seed, below / f"seed-{seed}", settings, configs[-1].iterations))
-    return folder, runs, configs
+    said = [] if is_env_id(with_data(recipe, ())[0]) else differences(base)
+    return folder, said, runs, configs
 
 
 def _values(text: str) -> list[str]:
@@ -190,31 +201,20 @@ def _folder_name(chosen: Sequence[str]) -> str:
     return f"{readable}-{hashlib.sha256(json.dumps(list(chosen)).encode()).hexdigest()[:8]}"
 
 
-def _need_unused(runs: Sequence[_Run]) -> None:
-    """Raise a UsageError if a run is still under way, as where the command was killed before it could stop them."""
-    for run in runs:
-        if run.folder.is_dir():
-            with locked(run.folder):
-                pass
-
-
-def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], runs: Sequence[_Run]) -> None:
+def _write_plan(folder: Path, recipe: str, overrides: Sequence[str], settings: list[str], runs: Sequence[_Run]) -> None:
     listed = [
         {"setting": run.setting or recipe, "seed": run.seed, "folder": run.folder.relative_to(folder).as_posix()}
         for run in runs
     ]
-    plan = {"recipe": recipe, "overrides": [o for o in overrides if not o.startswith("run_dir=")], "runs": listed}
+    plan: dict[str, Any] = {"recipe": recipe, "settings": settings, "runs": listed}
+    plan["overrides"] = [o for o in overrides if not o.startswith("run_dir=")]
     file = folder / SWEEP
     if file.exists():
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
+        before = read_object(file, "restore it, or start the runs again in another run_dir")
+        with reads(f"{file} is damaged"):
             kept = {each["folder"] for each in before["runs"]} <= {each["folder"] for each in listed}
-            same = kept and before["recipe"] == recipe and before["overrides"] == plan["overrides"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            raise UsageError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
-        if not same:
-            raise UsageError(f"{folder} has runs of other settings: give those of {file}, or another run_dir")
-    folder.mkdir(parents=True, exist_ok=True)
+        if not kept or any(before.get(name, value) != value for name, value in plan.items() if name != "runs"):
+            raise UsageError(f"{folder} has runs of other settings: give what {file} says, or another run_dir")
     partial = file.with_suffix(".partial")
     partial.write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
     partial.replace(file)
@@ -249,9 +249,7 @@ def _run_all(recipe: str, runs: Sequence[_Run], beside: int, threads: int) -> li
 
 
 def _success(run: _Run) -> str:
-    from rollenv.trainers.run_dir import read_rows
-
-    rows = [row for row in read_rows(run.folder / "metrics.jsonl") if row.keys() & {"eval/success", "eval/failed"}]
+    rows = [row for row in run.rows if row.keys() & {"eval/success", "eval/failed"}]
     shares = [f"{row['eval/success']:.3f}" if "eval/success" in row else "all failed" for row in rows]
     if run.process is not None and run.process.returncode:
         return f"failed: {_last_line(run.log)}"
@@ -259,10 +257,8 @@ def _success(run: _Run) -> str:
 
 
 def _last_line(log: Path) -> str:
-    with contextlib.suppress(OSError):
-        lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip()[:300] if lines else "it said nothing"
-    return "it has no log"
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "it said nothing"
 
 
 def _conclude(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -218,8 +219,8 @@ def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bo
     import torch
 
     trust = "--trust" if named(config.model_dump(mode="json")) else ""
-    words = ["rollenv train", recipe, f"run_dir={run.path}", "--resume", trust]
-    further = "continue with: " + " ".join(filter(None, words))
+    words = ["rollenv", "train", recipe, f"run_dir={run.path}", "--resume", trust]
+    further = "continue with: " + shlex.join(filter(None, words))
     try:
         return _train(config, run)
     except Exception as error:
@@ -232,7 +233,7 @@ def _train_to_the_end(config: TrainConfig, run: RunDir, recipe: str, resumed: bo
             ) from error
         raise
     except (KeyboardInterrupt, Terminated):
-        error_console.print(further, soft_wrap=True)
+        error_console.print(further, soft_wrap=True, markup=False)
         raise
 
 

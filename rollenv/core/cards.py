@@ -85,7 +85,7 @@ def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
             _play(env_spec, kwargs or {}, found)
     except UsageError:
         raise
-    except Exception as error:  # the environment's own
+    except (Exception, SystemExit) as error:  # the environment's own
         said = isinstance(error, ImportError) or hasattr(error, "exit_code")  # raised on purpose, as a sandbox's are
         found.problem = str(error) if said else f"it fails with {type(error).__name__}: {error}"
     return found

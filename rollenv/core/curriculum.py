@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollenv.core.env import Env
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.core.registry import levels_of, spec
 
 Level = Mapping[str, Any]
@@ -138,10 +138,8 @@ class Schedule:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the :meth:`state_dict` of a schedule with the same number of levels."""
-        try:
+        with reads("this is not the state of a schedule"):
             level, recent = int(state["level"]), [[bool(s) for s in one] for one in state["recent"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"this is not the state of a schedule: {error!r}") from error
         if len(recent) != len(self._recent) or not 0 <= level < len(recent):
             raise UsageError(
                 f"the state belongs to a schedule with {len(recent)} levels, at level {level}; "

@@ -82,6 +82,20 @@ def writes(place: object, then: str = "", kind: Callable[[str], RollenvError] = 
         raise kind(f"cannot write {error.filename or place}: {error.strerror or error}; {then}") from error
 
 
+_READING = ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError
+
+
+@contextlib.contextmanager
+def reads(otherwise: str) -> Iterator[None]:
+    """Turn errors of reading data of others, such as a damaged file, into one that begins with ``otherwise``."""
+    try:
+        yield
+    except RollenvError:
+        raise
+    except _READING as error:
+        raise UsageError(f"{otherwise}: {describe(error):.200}") from error
+
+
 def did_you_mean(
     name: str,
     known: Iterable[str],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -42,6 +44,8 @@ def _raise_own(number: int, frame: FrameType | None) -> None:
 
 #: The exit code of a process that SIGTERM ended.
 EXIT_CODE = 128 + signal.SIGTERM
+#: Seconds in which signals are one: `timeout` sends two at once.
+_AGAIN = 1.0
 
 
 class Terminated(SystemExit):
@@ -51,16 +55,19 @@ class Terminated(SystemExit):
 
 
 class Termination:
-    """Turns the first SIGTERM or SIGHUP into a KeyboardInterrupt where work can be given up, and waits elsewhere.
+    """Turns SIGTERM and SIGHUP into a KeyboardInterrupt where work can be given up, and waits elsewhere.
 
-    A program that has its own handler keeps it. Ray's is no program's own: it stays when Ray is shut down.
+    As with Ctrl-C, the first waits for an environment that does not return, and the second does not. A program that has
+    its own handler keeps it. Ray's is no program's own: it stays when Ray is shut down.
     """
 
     def __init__(self) -> None:
         self.asked = False
         self.stepping = threading.Lock()
         """Held while the state of the run changes."""
-        self._busy = False
+        self.busy = False
+        """True while further signals do nothing, as work has to come to its end."""
+        self._last = -math.inf
         self._process = os.getpid()
         self._unhandled = [n for n in (signal.SIGTERM, signal.SIGHUP) if _is_free(signal.getsignal(n))]
 
@@ -84,10 +91,10 @@ class Termination:
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
         """Run a block to its end before a KeyboardInterrupt."""
-        self._busy = True
+        self.busy = True
         with self.stepping:
             yield
-        self._busy = False
+        self.busy = False
         if self.asked:
             raise KeyboardInterrupt
 
@@ -96,8 +103,8 @@ class Termination:
             os._exit(EXIT_CODE)
         if number == signal.SIGHUP:
             _print_nowhere()
-        first, self.asked = not self.asked, True
-        if first and not self._busy:
+        self.asked, before, self._last = True, self._last, time.monotonic()
+        if self._last - before > _AGAIN and not self.busy:
             interrupt()  # which rollouts know from errors of environments
 
 

@@ -163,15 +163,15 @@ def _found(module: str) -> bool:
 
 
 @contextlib.contextmanager
-def users_code(what: str) -> Iterator[None]:
-    """Turn what a user's function raises into a UsageError with its line."""
+def users_code(what: str, kind: Callable[[str], RollenvError] = UsageError) -> Iterator[None]:
+    """Turn what a user's function or environment raises into an error with its line."""
     try:
         yield
-    except RollenvError:
-        raise
     except (Exception, SystemExit) as error:
+        if hasattr(error, "exit_code"):  # raised on purpose, as a sandbox's are
+            raise
         hint = ": the arrays of a batch are read-only, copy them first" if "read-only" in str(error) else ""
-        raise UsageError(f"{what} failed: {at_line(error)}{hint}") from error
+        raise kind(f"{what} failed: {at_line(error)}{hint}") from error
 
 
 def at_line(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.panels.panel import Panel
 from rollenv.panels.shelf import PUBLISHED, folders, load_panel, panels
 from rollenv.panels.verify import EPISODES, seal
@@ -29,10 +29,8 @@ def read_results(paths: Iterable[Path]) -> list[dict[str, Any]]:
         files = (sorted(path.rglob("result.json")) or sorted(path.rglob("*.json"))) if folder else [path]
         for file in files:
             file = file / "result.json" if file.is_dir() else file
-            try:
+            with reads(f"{file} is no result"):
                 result = json.loads(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
-                raise UsageError(f"{file} is no result: {error}") from error
             if not isinstance(result, dict) or not isinstance(result.get("panel"), dict) or "agent" not in result:
                 raise UsageError(f"{file} is a result on no panel: `rollenv eval PANEL --out FOLDER` makes one")
             if (file.parent / EPISODES).exists() and result.get("seal") != seal(file.parent, result):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.core.trust import named_by_task
 from rollenv.rollout.evaluate import key_of
 from rollenv.rollout.records.storage import json_lines
@@ -36,11 +36,9 @@ def trained_tasks(folder: Path, *, trust: bool = False) -> list[Task]:
         raise UsageError(f"{folder} has no {FILE}: runs keep the tasks they train on if eval.panel names a panel")
     found: dict[str, Task] = {}
     for where, row in json_lines(file):
-        try:
+        with reads(f"{where} is no task"):
             _, env_id, seed, kwargs, options = row
             task = Task(env_id, seed, kwargs, {}, options)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"{where} is no task: {error}") from error
         if not trust and (names := named_by_task(task)):
             raise UsageError(f"{where} names {names}; if you trust whoever made it, allow that with --trust")
         found.setdefault(key_of(task), task)

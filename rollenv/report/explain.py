@@ -174,9 +174,8 @@ def _groups(story: Story) -> Iterator[Sentence]:
     if taught:
         counts = Counter(f"{told.reward:.3g}" for told in sorted(taught[0], key=lambda told: -told.reward))
         shown = ", ".join(f"{reward} ({count}×)" for reward, count in [*counts.items()][:4])
-        text = (
-            f"{len(taught)} of {len(stored)} stored groups taught; most differed {taught[0][0].task}, rewards {shown}"
-        )
+        text = f"{len(taught)} of {len(stored)} stored groups taught"
+        text += f"; most differed {taught[0][0].task}, rewards {shown}" if len(counts) > 1 else ""
         yield Sentence("groups", text, [_page(story, members[0]) for members in taught])
     for why, firsts in sorted(whys.items(), key=lambda pair: -len(pair[1]))[:3]:
         text = f"{_count(len(firsts), 'stored group')} did not teach: {why}"
@@ -217,7 +216,10 @@ def _lost(story: Story) -> Iterator[Sentence]:
 def _doubts(story: Story) -> Iterator[Sentence]:
     for line, text in story.alarms[:_ALARMS]:
         yield Sentence("alarms", text, [_row(line)])
-    if not story.alarms or len(story.alarms) > _ALARMS:
+    if idle := [line for line, row in _rows(story, "trained_samples") if row["trained_samples"] == 0]:
+        text = f"{_count(len(idle), 'iteration')} gave no learning signal: nothing was trained on"
+        yield Sentence("alarms", text, [_row(line) for line in idle])
+    if len(story.alarms) > _ALARMS or not (story.alarms or idle):
         text = f"{len(story.alarms) - _ALARMS} more" if story.alarms else "No alarm was raised"
         yield Sentence("alarms", text, [_row(line) for line, _ in story.alarms[_ALARMS:]] or _files(story))
     for name, text in (("logprob_drift", "Engine and trainer differ by {:.2g} nats a token"),
@@ -234,10 +236,11 @@ def _doubts(story: Story) -> Iterator[Sentence]:
         text = f"Over {count:,} stored tokens with equal weights engine and trainer differ by {gap}"
         yield Sentence("engine", text, [_page(story, told, *told.widest[1:])])
     elif story.metrics and not _rows(story, "logprob_drift"):
-        why = "no stored token was trained on" if stored else "a correction or report.tokens would measure it"
+        same = "no stored token was trained on with the weights that sampled it"
+        why = same if stored else "a correction or report.tokens would measure it"
         yield Sentence("engine", f"How far engine and trainer differ is not known: {why}", _files(story))
-    if stored:
-        oldest = max(stored, key=lambda told: told.stale)
+    if learned := [told for told in stored if "" in told.why]:
+        oldest = max(learned, key=lambda told: told.stale)
         old = f"weights up to {_count(oldest.stale, 'update')} older than those" if oldest.stale else "the weights"
         yield Sentence("engine", f"Stored tokens were sampled by {old} that were then trained", [_page(story, oldest)])
 

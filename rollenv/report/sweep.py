@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.report.plain import finite
 from rollenv.rollout.records.folders import SWEEP, Run, is_run, open_run
+from rollenv.rollout.records.storage import read_object
 
 #: Quantiles of Student's t for 95 % intervals, by the number of seeds; the last is for more.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.2)
@@ -23,13 +23,10 @@ def open_runs(folder: Path) -> list[Run]:
     """Read a folder of one run, or of ``rollenv train --seeds``: then one run a setting, with its means."""
     if not (folder / SWEEP).is_file():
         return [open_run(folder)]
-    try:
-        listed = json.loads((folder / SWEEP).read_text(encoding="utf-8"))["runs"]
-        settings: dict[str, list[Path]] = {each["setting"]: [] for each in listed}
-        for each in listed:
-            settings[each["setting"]].append(folder / each["folder"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UsageError(f"{folder / SWEEP} cannot be read: {type(error).__name__}: {error}") from error
+    with reads(f"{folder / SWEEP} is damaged"):
+        settings: dict[str, list[Path]] = {}
+        for each in read_object(folder / SWEEP, "restore it, or name one of its runs")["runs"]:
+            settings.setdefault(str(each["setting"]), []).append(folder / each["folder"])
     started = [run for setting, paths in settings.items() if (run := _mean(setting, paths))]
     if not started:
         raise UsageError(f"no run below {folder} has begun")
@@ -42,7 +39,8 @@ def _mean(setting: str, paths: Sequence[Path]) -> Run | None:
     begun = [run for run in runs if run]
     if not begun:
         return None
-    seeds = [run.metrics if run else [] for run in runs]  # in their places, by which settings are compared
+    rows = [run.metrics if run else [] for run in runs]  # in their places, by which settings are compared
+    seeds = [[row for row in each if type(row.get("iteration")) is int] for each in rows]
     return replace(begun[0], label=setting, seeds=seeds, metrics=means(seeds))
 
 
@@ -51,8 +49,7 @@ def means(seeds: Sequence[Rows]) -> Rows:
 
     ``low`` and ``high`` of an evaluation become the 95 % interval of the mean over seeds (Student's t).
     """
-    by_iteration = [{row["iteration"]: row for row in rows if type(row.get("iteration")) is int} for rows in seeds]
-    by_iteration = [rows for rows in by_iteration if rows]
+    by_iteration = [{row["iteration"]: row for row in rows} for rows in seeds if rows]
     common = set.intersection(*map(set, by_iteration)) if by_iteration else set()
     return [_mean_row([rows[iteration] for rows in by_iteration]) for iteration in sorted(common)]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import on_host
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.core.needs import extra
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.shard import ShardHost, ShardLost
@@ -53,10 +53,8 @@ class RayShards(Fleet):
         if not ray.is_initialized():
             raise UsageError("RayShards needs a cluster: call ray.init() first")
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **(actor_options or {})}
-        try:
+        with reads("options of a shard's actor"):
             actor_class = ray.remote(_Actor).options(max_restarts=0, max_concurrency=4 * capacity + 32, **options)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"options of a shard's actor: {error}") from error
         check_room(count, options, "start fewer shards, or let each need less")
 
         async def start(name: str) -> ActorShard:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.quotas import Quota
 from rollenv.serve.responses import wrong_fields
@@ -99,10 +99,8 @@ class TokenTable:
         Raises:
             UsageError: the file cannot be read or is malformed.
         """
-        try:
+        with reads(f"the tokens in {file} cannot be read"):
             tables = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"the tokens in {file} cannot be read: {error}") from error
         entries = {}
         for name, table in tables.items():
             try:

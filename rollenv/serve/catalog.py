@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.core.proxies import without_proxy
 
 CATALOG = "rollenv.json"
@@ -61,12 +61,9 @@ def sha256(data: bytes) -> str:
 
 def read_catalog(index: str) -> list[IndexedPackage]:
     """Return the packages of an index, the latest last."""
-    text = fetch(index, CATALOG)
-    try:
-        rows = json.loads(text)
-        return [IndexedPackage(**{**row, "ids": tuple(row["ids"])}) for row in rows]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UsageError(f"{index}/{CATALOG} is damaged: {type(error).__name__}: {error}") from error
+    with reads(f"{index}/{CATALOG} is damaged"):
+        packages = [IndexedPackage(**{**row, "ids": tuple(row["ids"])}) for row in json.loads(fetch(index, CATALOG))]
+    return packages
 
 
 def fetch(index: str, path: str) -> bytes:

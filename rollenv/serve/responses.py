@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from rollenv.core.errors import EpisodeOver, RollenvError, UnknownEnv, Unsolvable, UsageError
+from rollenv.core.errors import EpisodeOver, RollenvError, UnknownEnv, Unsolvable, UsageError, reads
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone, TooFast
 from rollenv.sandbox.errors import (
@@ -80,13 +80,11 @@ async def left(request: Request, error: ClientDisconnect) -> Response:
 
 async def body_of(request: Request) -> dict[str, Any]:
     """Return the JSON object in the body of a request."""
-    try:
+    with reads("the body is not JSON"):
         body = (await request.body()).decode()
         data = json.loads(body or "{}")
         if _SURROGATE.search(body):
             json.dumps(data, ensure_ascii=False).encode()  # raises for a lone surrogate
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"the body is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise UsageError("the body is not a JSON object")
     return data

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from waiting import eventually
 
 from rollenv import UsageError
 from rollenv.agents import RandomAgent
@@ -124,6 +125,39 @@ def test_settings_that_were_cut_short_are_an_error_that_says_what_to_do(tmp_path
     (tmp_path / "eval.json").write_text(text)
     with pytest.raises(UsageError, match=r"eval\.json"):
         EvalFolder.begin(tmp_path, {"env": "game:Sokoban-v0-easy"}, True)
+
+
+WILD = """import os, pathlib, sys, time, rollenv
+class Game(rollenv.Env):
+    def _reset(self, options):
+        os.chdir("/")
+        return "", {}
+    def _step(self, action):
+        pathlib.Path(__file__).with_name("there").touch()
+        time.sleep(1e6 if action else 0)
+        return "", 1.0, True, False, {"success": True}
+    def sample_random_action(self):
+        return os.environ.get("HANGS", "")
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_environment_that_never_returns_is_ended_by_a_second_signal(tmp_path, number, code):
+    (tmp_path / "wild.py").write_text(WILD)
+    command = [sys.executable, "-c", "from rollenv.cli.main import main; main()", "eval", "wild.py:Game", "-n", "2"]
+    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "HANGS": "1"}) as process:
+        assert eventually((tmp_path / "there").exists, 60)
+        process.send_signal(number)
+        time.sleep(1.5)
+        process.send_signal(number)
+        assert process.wait(15) == code
+
+
+def test_an_environment_that_changes_the_folder_changes_no_paths_of_the_run(tmp_path, rollenv_command):
+    (tmp_path / "wild.py").write_text(WILD)
+    done = rollenv_command("eval", "wild.py:Game", "-n", "2", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "episodes.jsonl").read_text().count("\n") == 2
 
 
 @pytest.mark.combinations

@@ -137,3 +137,14 @@ def test_pictures_are_half_blocks(shape):
     assert half_blocks(np.array([[[255, 0, 0]], [[0, 0, 255]]], np.uint8), 40) == (
         "\x1b[38;2;255;0;0;48;2;0;0;255m▀\x1b[0m"
     )
+
+
+@pytest.mark.parametrize("raised", ["sys.exit(0)", "sys.exit(3)", "int('x')"])
+@pytest.mark.parametrize(("command", "code"), [("play", 1), ("info", 0)])
+def test_an_environment_that_exits_or_raises_is_told(command, code, raised, rollenv_command, tmp_path):
+    (tmp_path / "own.py").write_text(
+        f"import sys, rollenv\nclass Game(rollenv.Env):\n    def _reset(self, options):\n        {raised}\n"
+    )
+    done = rollenv_command(command, "own.py:Game", input="yes\n")
+    assert done.returncode == code
+    assert ("ValueError" if "int" in raised else "SystemExit") in done.stdout + done.stderr

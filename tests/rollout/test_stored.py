@@ -102,12 +102,14 @@ def test_a_gateways_record_is_read_while_it_runs_and_after_its_sessions_are_drop
         (one,), (other,) = trajectory_samples(t), trajectory_samples(same)
         assert all((getattr(one, name) == getattr(other, name)).all() for name in one.__dataclass_fields__ if name in
                    ("ids", "mask", "logprobs", "versions", "turns", "rewards"))  # fmt: skip
-    edited = (
-        (tmp_path / "calls.jsonl").read_text().replace('"event":"finish","reward":1.0', '"event":"finish","reward":[]')
-    )
-    (tmp_path / "edited.jsonl").write_text(edited)
-    with pytest.raises(UsageError, match=f"the session {sessions[0].id} is damaged"):
-        list(stored(tmp_path / "edited.jsonl"))
+    finish = '"event":"finish","reward":1.0'
+    edits = {finish: '"event":"finish","reward":[]', '"versions":[': '"versions":["",', '"tools":[]': '"tools":[1]'}
+    for good, bad in edits.items():
+        edited = (tmp_path / "calls.jsonl").read_text()
+        assert good in edited
+        (tmp_path / "edited.jsonl").write_text(edited.replace(good, bad))
+        with pytest.raises(UsageError, match=f"{sessions[0].id}|gateway:a is damaged"):
+            export(tmp_path / "edited.jsonl", tmp_path / "edited.chat.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -164,20 +164,32 @@ def test_a_page_is_made_of_unfinished_runs_beside_an_ordinary_one(tmp_path, roll
 def test_a_damaged_list_of_runs_is_said(text, tmp_path, rollenv_command, small):
     (tmp_path / "all").mkdir()
     (tmp_path / "all" / "sweep.json").write_text(text)
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="damaged"):
         open_runs(tmp_path / "all")
     done = rollenv_command("train", "sokoban", *small, "run_dir=all", "--seeds", "2", "--resume")
     assert done.returncode == 2
-    assert "cannot be read" in done.stderr.replace("\n", " ")
+    assert "damaged" in done.stderr.replace("\n", " ")
 
 
-def test_runs_that_are_under_way_are_not_started_again(rollenv_command, tmp_path, small):
+def test_a_changed_recipe_does_not_go_on_with_runs_of_the_old_one(rollenv_command, tmp_path, small):
+    listed(tmp_path / "all", {"own.toml": [0.1]})
+    (tmp_path / "own.toml").write_text('seed = 2\n[env]\nid = "game:Sokoban-v0-tiny"\n[model]\npath = "tiny"\n')
+    command = ["train", "own.toml", "run_dir=all", "--seeds", "1", "--resume"]
+    plan = {"recipe": "own.toml", "overrides": [], "settings": ["seed = 1"], "runs": []}
+    (tmp_path / "all" / "sweep.json").write_text(json.dumps(plan))
+    done = rollenv_command(*command)
+    assert done.returncode == 2
+    assert "other settings" in done.stderr
+
+
+@pytest.mark.parametrize("used", ["all", "all/seed-0"])
+def test_runs_that_are_under_way_are_not_started_again(used, rollenv_command, tmp_path, small):
     folder = listed(tmp_path / "all", {"sokoban": [0.1]}) / "seed-0"
     shutil.move(tmp_path / "all" / "sokoban" / "seed-0", folder)
     plan = {"recipe": "sokoban", "overrides": small, "runs": [{"setting": "sokoban", "seed": 0, "folder": "seed-0"}]}
     (tmp_path / "all" / "sweep.json").write_text(json.dumps(plan))
     code = "import sys, fcntl, os; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True); input()"
-    other = [sys.executable, "-c", code, str(folder)]
+    other = [sys.executable, "-c", code, str(tmp_path / used)]
     with subprocess.Popen(other, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         done = rollenv_command("train", "sokoban", *small, "run_dir=all", "--seeds", "1", "--resume")

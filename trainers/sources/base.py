@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeVar
 
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.rollout.types import Group, Task
 
 T = TypeVar("T")
@@ -149,12 +149,9 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
     Args:
         read: reads the values; any error in it means that the state belongs to another source.
     """
-    try:
-        return read(state)
-    except UsageError:
-        raise
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"this is not the state of a {type(source).__name__}: {error!r}") from error
+    with reads(f"this is not the state of a {type(source).__name__}"):
+        found = read(state)
+    return found
 
 
 def count(value: Any) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.core.errors import MissingExtra, RollenvError, UsageError
+from rollenv.core.errors import MissingExtra, RollenvError, UsageError, reads
 from rollenv.core.needs import extra
 from rollenv.core.pictures import Picture, picture
 from rollenv.core.proxies import without_proxy
@@ -275,10 +275,8 @@ def _servers(config: str | Path | Mapping[str, Any]) -> dict[str, dict[str, Any]
     if isinstance(config, str) and config.startswith(("http://", "https://")):
         return {"server": {"url": config}}
     if isinstance(config, str | Path):
-        try:
+        with reads(f"cannot read the MCP configuration {str(config)!r}"):
             config = json.loads(Path(config).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot read the MCP configuration {str(config)!r}: {error}") from error
     servers = config.get("mcpServers") if isinstance(config, Mapping) else None
     if not isinstance(servers, Mapping) or not servers:
         raise UsageError('an MCP configuration is a URL or {"mcpServers": {NAME: {"url": ...} or {"command": ...}}}')

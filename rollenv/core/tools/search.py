@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError, reads
 from rollenv.core.needs import extra
 from rollenv.core.parsing import first_tagged
 from rollenv.core.proxies import without_proxy
@@ -146,11 +146,9 @@ class CorpusSearchTool(_Search):
 def _load(documents: Sequence[str] | str | Path) -> list[str]:
     if not isinstance(documents, str | Path):
         return list(documents)
-    try:
-        with open(documents, encoding="utf-8") as file:
-            return [json.loads(line)["contents"] for line in file if line.strip()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"cannot read the corpus {str(documents)!r}: {type(error).__name__}: {error}") from error
+    with reads(f"cannot read the corpus {str(documents)!r}"), open(documents, encoding="utf-8") as file:
+        found = [json.loads(line)["contents"] for line in file if line.strip()]
+    return found
 
 
 def _show(number: int, contents: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from rollenv.agents.gateway.messages import image_json
 from rollenv.agents.gateway.sessions import session_of
 from rollenv.agents.prompts.session import chat_messages
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.core.parsing import well_formed
 from rollenv.core.picture_forms import stored_content
 from rollenv.core.pictures import Picture, picture
@@ -42,6 +42,11 @@ def chats_of(episode: StoredEpisode) -> Iterator[Json]:
     Raises:
         UsageError: it was stored without what its agent has read.
     """
+    with reads(f"an episode of {episode.trajectory.task.env_id} is damaged"):
+        yield from _chats_of(episode)
+
+
+def _chats_of(episode: StoredEpisode) -> Iterator[Json]:
     turns, random = episode.trajectory.turns, _random_turns(episode)
     if episode.session is not None:
         yield from map(_clean, episode.session.chats(data=False))
@@ -70,7 +75,8 @@ def images_of(episode: StoredEpisode) -> dict[str, Picture]:
         form = image_json(image)
         if isinstance(form, str):
             raise UsageError(f"an image is at {form:.100}, which is not fetched: leave its episode out with --where")
-        found[form["sha256"]] = picture(image)
+        with reads(f"an image of {t.task.env_id} is damaged"):
+            found[form["sha256"]] = picture(image)
     return found
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.sessions import recorded_sessions
-from rollenv.core.errors import UsageError
+from rollenv.core.errors import UsageError, reads
 from rollenv.rollout.records.folders import EPISODES, Run, find_runs, open_run
 from rollenv.rollout.records.pictures import PictureFiles
-from rollenv.rollout.records.plain import from_plain
+from rollenv.rollout.records.plain import from_plain, to_plain
 from rollenv.rollout.records.sessions import session_trajectory
 from rollenv.rollout.records.storage import json_lines, read
 from rollenv.rollout.records.where import Where
@@ -129,10 +129,10 @@ def _of_record(path: Path) -> Iterator[StoredEpisode]:
     groups: dict[str, int] = {}
     members: Counter[str] = Counter()
     for session in recorded_sessions((event for _, event in json_lines(path)), str(path)):
-        try:
+        with reads(f"{path}: the session {session.id} is damaged"):
             trajectory = session_trajectory(session)
-        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
-            raise UsageError(f"{path}: the session {session.id} is damaged: {error!r:.100}") from error
+            seen = [replace(turn, prompt_images=()) for turn in trajectory.turns]
+            from_plain(Trajectory, to_plain(replace(trajectory, turns=seen)), f"{path}: session {session.id}")
         name = trajectory.task.env_id
         trajectory.group, trajectory.member = groups.setdefault(name, len(groups)), members[name]
         members[name] += 1

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import copy
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
@@ -362,13 +363,24 @@ class SharedReset:
 
 
 def _without_loop(call: Callable[..., T], *args: Any) -> T:
-    """Call while no event loop seems to run, so that an environment may run its own, as in any other worker."""
-    loop = asyncio._get_running_loop()
+    """Call while no event loop seems to run, so that an environment may run its own, as in any other worker; where it
+    changes the current folder, this is undone: relative paths of the run would mean others."""
+    loop, folder = asyncio._get_running_loop(), _current_folder()
     asyncio._set_running_loop(None)
     try:
         return call(*args)
     finally:
         asyncio._set_running_loop(loop)
+        if _current_folder() != folder and folder:
+            os.chdir(folder)
+
+
+def _current_folder() -> str:
+    """Return the current folder; empty if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 class InlineEnv:
