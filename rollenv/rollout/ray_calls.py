@@ -34,6 +34,13 @@ _REACHED_WITHIN = 10.0
 #: Seconds without an answer of the cluster's head after which it counts as lost. Ray ends the process after 60.
 _SILENCE = 12
 
+_LOST = (
+    "the Ray node of this process has ended, or the head of its cluster no longer answers (killed, out of memory, "
+    "disconnected?): see `ray status` or Ray's logs; a training run continues with --resume"
+)
+
+logger = logging.getLogger(__name__)
+
 
 class ClusterLost(RollenvError):
     """The Ray node of this process has ended, or the cluster no longer answers."""
@@ -130,6 +137,7 @@ def _watched() -> Iterator[None]:
                 return
             silence, heard = (silence + 1 if answers[0] == heard else 0), answers[0]
         if not ended.is_set():
+            logger.error(_LOST)  # now: Ray may end the process as soon as it is asked to clean up
             lost.set()
             interrupt()
 
@@ -139,10 +147,7 @@ def _watched() -> Iterator[None]:
             yield
     except (KeyboardInterrupt, Exception) as error:
         if lost.is_set():
-            raise ClusterLost(
-                "the Ray node of this process has ended, or the head of its cluster no longer answers (killed, out of "
-                "memory, disconnected?): see `ray status` or Ray's logs; a training run continues with --resume"
-            ) from error
+            raise ClusterLost(_LOST) from error
         raise
     finally:
         ended.set()
