@@ -351,7 +351,8 @@ def _questions(
     seen = _column(path, columns, "image", image, IMAGES)
     if seen and not any(has_pictures(row.get(seen), Path(name).parent) for name, _, row in rows):
         if image:
-            raise UsageError(f"{path}: the column {seen!r} holds no pictures that can be read, which image= takes")
+            cell = rows[0][2].get(seen)
+            raise UsageError(f"{path}: the column {seen!r} holds no pictures that can be read, but {cell!r:.60}")
         seen = ""  # a column of this name with something else, such as a container's image
     for name, i, row in rows:
         if wrong := _cannot_play(row, (asked, right), asked):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import rollenv
 from rollenv import UsageError
-from rollenv.agents.base import OracleAgent
+from rollenv.agents.base import AgentFailed, OracleAgent
 from rollenv.core.registry import ENV_REGISTRY
 from rollenv.probe.floors import first_admissible
 from rollenv.probe.page import page_result
@@ -204,12 +204,17 @@ def test_every_setting_that_is_advised_exists(env_id, model):
     check()
 
 
+class Failing:
+    def start(self, env, seed):
+        raise AgentFailed("never")
+
+
 @pytest.mark.parametrize(
     ("env_id", "says"),
     [("multi:Nim-v0-seats", "can teach"), ("gymnasium:CartPole-v1", "is not known: episodes of every task failed")],
 )
 def test_agents_without_skill_play_no_games_and_nothing_that_always_fails(env_id, says):
-    config, agent = load_config(env_id, ["model=MODEL"]), OracleAgent(0.5)
+    config, agent = load_config(env_id, ["model=MODEL"]), Failing() if env_id.startswith("gym") else OracleAgent(0.5)
     with RolloutManager(agent, limits=EpisodeLimits(max_backoff=0.0)) as manager:
         found = probe(config, agent, "noisy", manager, n=2, k=4, seconds=30.0, watch=lambda *_: None)
     assert found.floors == []

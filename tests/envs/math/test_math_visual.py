@@ -156,5 +156,5 @@ def test_a_column_of_this_name_without_pictures_is_left_alone(tmp_path):
     rows = [{"question": f"{i}?", "answer": i, "image": f"python:3.{i}"} for i in range(3)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert "images" not in rollenv.make(f"data:{tmp_path}").reset(0)[1]
-    with pytest.raises(MissingData, match=r"column 'image': .*python"):
-        rollenv.make(f"data:{tmp_path}", image="image").reset(0)
+    with pytest.raises(UsageError, match=r"column 'image' .*python"):
+        rollenv.make(f"data:{tmp_path}", image="image")
