@@ -62,7 +62,7 @@ def alarms(metrics: Row, history: Rows, limits: AlarmLimits | None = None) -> li
     recent = range(max(len(rows) - limits.quiet, 0), len(rows))
     for name, rule in RULES.items():
         for happened, advice in rule(rows, limits):
-            if not any(True for end in recent for _ in rule(rows[:end], limits)):
+            if not any(any(rule(rows[:end], limits)) for end in recent):
                 found.append(Alarm(name, happened, advice))
     return found + _not_finite(rows, limits)
 

@@ -397,12 +397,9 @@ def kinds(tree: CallTree) -> list[Kind]:
     result: list[Kind] = []
     for node in nodes:
         head = line[root[node.number]]
-        parent = node if node.parent is None else nodes[node.parent]
         if not node.delivered and not children[node.number]:
             result.append("cancelled")
-        elif node.number in summaries or (
-            parent.has_tools and not node.has_tools
-        ):  # as requests for summaries have none
+        elif node.number in summaries or _leaves_tools(node, nodes):
             result.append("compaction")
         elif not children[node.number] and _is_superseded(node, nodes):
             result.append("superseded")
@@ -472,6 +469,11 @@ def _beginning(root: CallNode) -> bytes:
     """Hash a root's messages up to the first user message, and its tools; empty without a user message."""
     users = [i for i, message in enumerate(root.context) if message.role == "user"]
     return digest([normal(message) for message in root.context[: users[0] + 1]], root.tools) if users else b""
+
+
+def _leaves_tools(node: CallNode, nodes: Sequence[CallNode]) -> bool:
+    """Return whether a call has no tools but continues one with tools, as requests for summaries do."""
+    return node.parent is not None and not node.has_tools and nodes[node.parent].has_tools
 
 
 def _is_superseded(leaf: CallNode, nodes: Sequence[CallNode]) -> bool:

@@ -71,15 +71,15 @@ def shared_by_splits(env_spec: EnvSpec) -> str:
 
     Without a state, tasks of several turns (``max_turns``) may differ in what is not shown at first, such as files.
     """
+    with contextlib.closing(env_spec.make()) as env:
+        known_whole = any(hasattr(env.unwrapped, name) for name in ("rows", "get_state"))
+        if not known_whole and getattr(env, "max_turns", 1) != 1:
+            return ""
     splits: list[dict[Any, Task]] = []
     for split in ("train", "test"):
         kwargs: dict[str, Any] = {**env_spec.kwargs, "split": split}
         if not env_spec.accepts(kwargs):
             return ""
-        with contextlib.closing(env_spec.make(split=split)) as env:
-            told = any(hasattr(env.unwrapped, name) for name in ("rows", "get_state"))
-            if not told and getattr(env, "max_turns", 1) != 1:
-                return ""
         tasks = tasks_of(env_spec.id, kwargs, None if env_spec.indexed else _SPLIT_TASKS)[:_SPLIT_TASKS]
         known, begun, until = dict[Any, Task](), 0, time.monotonic() + _SPLIT_SECONDS
         for one, task in zip(identities(tasks), tasks, strict=True):

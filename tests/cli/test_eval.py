@@ -148,7 +148,7 @@ def test_an_environment_that_never_returns_is_ended_by_a_second_signal(tmp_path,
     with subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "HANGS": "1"}) as process:
         assert eventually((tmp_path / "there").exists, 60)
         process.send_signal(number)
-        time.sleep(1.5)
+        time.sleep(1.5)  # signals within one second count as one
         process.send_signal(number)
         assert process.wait(15) == code
 

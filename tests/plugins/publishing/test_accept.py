@@ -141,7 +141,7 @@ ACCEPTED = [
         for name in ("Thermostat", "MayPass", "Prime", "House", "Capitals", "Bandit", "Constrained", "RaceTo21")
     ),
     f"{GOOD}:Backwards",
-    *(f"{GOOD}:{name}" for name in ("Queries", "Recall", "LongWalk", "Desk", "Vowels")),
+    *(f"{GOOD}:{name}" for name in ("Queries", "Recall", "LongWalk", "Desk", "Vowels", "Drawers")),
 ]
 
 
